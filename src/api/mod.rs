@@ -1,0 +1,1 @@
+//! The gRPC services, etcd's error table, and the plain HTTP endpoints.

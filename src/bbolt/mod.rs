@@ -1,0 +1,1 @@
+//! Reading and writing bbolt files, the interchange format of etcd's tools.

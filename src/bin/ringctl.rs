@@ -1,0 +1,3 @@
+//! The `ringctl` program.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! Flags, `ETCD_*` environment, YAML file and feature gates as one struct with etcd's names and defaults.

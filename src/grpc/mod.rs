@@ -1,0 +1,1 @@
+//! Sans-IO gRPC: message framing, status, metadata, deadlines.

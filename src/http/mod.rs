@@ -1,0 +1,1 @@
+//! Sans-IO HTTP/2 and HTTP/1.1.

@@ -1,0 +1,3 @@
+//! The `ringd` program.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! The metrics registry and the series' names.

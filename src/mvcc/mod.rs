@@ -1,0 +1,4 @@
+//! Revisions, the lock-free index, the event window, watch cursors and compaction.
+
+pub mod record;
+pub mod revision;

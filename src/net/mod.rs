@@ -1,0 +1,1 @@
+//! Listeners and the connection driver that moves bytes between a socket and `http`.

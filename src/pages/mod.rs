@@ -1,0 +1,1 @@
+//! The page store: a checksummed copy-on-write B+tree in one file.

@@ -1,0 +1,1 @@
+//! The node loop around raft-rs and the log core: propose, persist, apply, answer.

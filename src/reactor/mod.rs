@@ -1,0 +1,1 @@
+//! Cores, roles, pinning, mailboxes, timers, the blocking pool, shutdown; the real implementations of `io`.

@@ -1,0 +1,1 @@
+//! Boot and shutdown: reads `config`, assigns roles, wires everything.
