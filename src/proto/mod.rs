@@ -45,12 +45,27 @@ mod tests {
     /// The two field numbers of the API that surprise, and the record's byte form against prost's.
     #[test]
     fn surprising_field_numbers() {
-        let event = mvccpb::Event { r#type: 1, ..Default::default() };
-        let watch = pb::WatchResponse { events: vec![event], ..Default::default() };
+        let event = mvccpb::Event {
+            r#type: 1,
+            ..Default::default()
+        };
+        let watch = pb::WatchResponse {
+            events: vec![event],
+            ..Default::default()
+        };
         assert_eq!(watch.encode_to_vec(), [11 << 3 | 2, 2, 0x08, 1]);
-        let compare = pb::Compare { range_end: Bytes::from_static(b"x"), ..Default::default() };
+        let compare = pb::Compare {
+            range_end: Bytes::from_static(b"x"),
+            ..Default::default()
+        };
         assert_eq!(compare.encode_to_vec(), [0x82, 0x04, 1, b'x']);
-        let request = pb::InternalRaftRequest { header: Some(pb::RequestHeader { id: 7, ..Default::default() }), ..Default::default() };
+        let request = pb::InternalRaftRequest {
+            header: Some(pb::RequestHeader {
+                id: 7,
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
         assert_eq!(request.encode_to_vec(), [0xa2, 0x06, 2, 0x08, 7]);
     }
 
