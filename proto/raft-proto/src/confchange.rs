@@ -6,7 +6,10 @@ use std::collections::BTreeSet;
 
 /// A step that does `change_type` to `node_id`.
 pub fn new_conf_change_single(node_id: u64, change_type: ConfChangeType) -> ConfChangeSingle {
-    ConfChangeSingle { change_type: change_type as i32, node_id }
+    ConfChangeSingle {
+        change_type: change_type as i32,
+        node_id,
+    }
 }
 
 /// Reads steps written as `v1 l2 r3`: voter, learner, removal.
@@ -19,7 +22,9 @@ pub fn parse_conf_change(text: &str) -> Result<Vec<ConfChangeSingle>, String> {
                 Some(b'r') => ConfChangeType::RemoveNode,
                 _ => return Err(format!("conf change step {token:?} does not begin with v, l or r")),
             };
-            let node_id = token[1..].parse().map_err(|error| format!("conf change step {token:?}: {error}"))?;
+            let node_id = token[1..]
+                .parse()
+                .map_err(|error| format!("conf change step {token:?}: {error}"))?;
             Ok(new_conf_change_single(node_id, change_type))
         })
         .collect()
@@ -52,7 +57,10 @@ impl ConfChangeI for ConfChange {
     fn into_v2(self) -> ConfChangeV2 {
         ConfChangeV2 {
             transition: ConfChangeTransition::Auto as i32,
-            changes: vec![ConfChangeSingle { change_type: self.change_type, node_id: self.node_id }],
+            changes: vec![ConfChangeSingle {
+                change_type: self.change_type,
+                node_id: self.node_id,
+            }],
             context: self.context,
         }
     }
@@ -122,7 +130,12 @@ mod tests {
 
     #[test]
     fn messages_pass_through_the_protobuf_trait() {
-        let change = ConfChange { change_type: 2, node_id: 9, context: "c".into(), id: 4 };
+        let change = ConfChange {
+            change_type: 2,
+            node_id: 9,
+            context: "c".into(),
+            id: 4,
+        };
         let bytes = change.write_to_bytes().unwrap();
         let mut read = ConfChange::default();
         read.merge_from_bytes(&bytes).unwrap();
@@ -132,9 +145,21 @@ mod tests {
 
     #[test]
     fn order_does_not_matter_to_equality() {
-        let left = ConfState { voters: vec![1, 2], ..Default::default() };
-        let right = ConfState { voters: vec![2, 1], ..Default::default() };
+        let left = ConfState {
+            voters: vec![1, 2],
+            ..Default::default()
+        };
+        let right = ConfState {
+            voters: vec![2, 1],
+            ..Default::default()
+        };
         assert!(conf_state_eq(&left, &right));
-        assert!(!conf_state_eq(&left, &ConfState { voters: vec![1], ..Default::default() }));
+        assert!(!conf_state_eq(
+            &left,
+            &ConfState {
+                voters: vec![1],
+                ..Default::default()
+            }
+        ));
     }
 }
