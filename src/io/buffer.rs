@@ -24,6 +24,14 @@ impl AlignedBuffer {
     }
 }
 
+impl Clone for AlignedBuffer {
+    fn clone(&self) -> AlignedBuffer {
+        let mut copy = AlignedBuffer::zeroed(self.length);
+        copy.copy_from_slice(self);
+        copy
+    }
+}
+
 impl std::fmt::Debug for AlignedBuffer {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(formatter, "AlignedBuffer({} bytes)", self.length)

@@ -26,7 +26,7 @@ pub enum OpenMode {
 }
 
 /// One request to the disk. Offsets and lengths of `Read` and `Write` are multiples of 4096 (`buffer::ALIGNMENT`).
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Operation {
     /// Opens a file; completes with `Outcome::Opened`.
     Open { path: PathBuf, mode: OpenMode },

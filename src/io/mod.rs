@@ -6,3 +6,7 @@
 
 pub mod buffer;
 pub mod disk;
+pub mod faulty;
+pub mod medium;
+pub mod memory;
+pub mod volume;
