@@ -13,3 +13,12 @@ pub const STALL_REPORTS_PER_SECOND: u64 = 10;
 pub const LOG_RING_ENTRIES: u32 = 256;
 /// Attempts to continue a short or interrupted transfer before it counts as failed.
 pub const DISK_CONTINUATIONS: u32 = 64;
+
+// raft: the node's own batching, as etcd sets it (`etcd-surface` 6.5).
+
+/// Bytes of entries in one append message.
+pub const RAFT_MESSAGE_BYTES_MAX: u64 = 1 << 20;
+/// Append messages on their way to one follower.
+pub const RAFT_INFLIGHT_MESSAGES_MAX: usize = 512;
+/// Bytes of committed entries handed out by one Ready.
+pub const RAFT_COMMITTED_BYTES_PER_READY_MAX: u64 = 16 << 20;

@@ -1,1 +1,4 @@
 //! The node loop around raft-rs and the log core: propose, persist, apply, answer.
+
+pub mod node;
+pub mod storage;

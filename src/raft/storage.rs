@@ -1,0 +1,202 @@
+//! The raft log as raft-rs reads it: the entries after the last released index, in memory.
+//!
+//! Every entry here is also in the write-ahead log, or in the batch on its way there; `wal` is the durable copy, this is
+//! the readable one. Released entries are those that the state machine and every follower no longer need. One owner, the
+//! log core. Reads cost O(1) per entry.
+
+use raft::eraftpb::{ConfState, Entry, HardState, Snapshot};
+use raft::{GetEntriesContext, RaftState, Storage, StorageError};
+use std::collections::VecDeque;
+
+/// Entries after `released_index`, and the state raft-rs starts from.
+#[derive(Debug)]
+pub struct LogStorage {
+    /// Index and term of the entry before the first one held.
+    released: Position,
+    entries: VecDeque<Entry>,
+    /// Sum of the payload bytes of `entries`.
+    bytes: usize,
+    hard_state: HardState,
+    conf_state: ConfState,
+}
+
+/// An entry's place in the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Position {
+    /// Index of the entry; 0 stands for the start of the log.
+    pub index: u64,
+    /// Term it was proposed in.
+    pub term: u64,
+}
+
+impl LogStorage {
+    /// A log that continues behind `released` with `entries`, which must follow it without a gap.
+    pub fn new(
+        released: Position,
+        entries: impl IntoIterator<Item = Entry>,
+        hard_state: HardState,
+        conf_state: ConfState,
+    ) -> LogStorage {
+        let mut storage = LogStorage { released, entries: VecDeque::new(), bytes: 0, hard_state, conf_state };
+        storage.append(entries);
+        storage
+    }
+
+    /// Appends entries; those already held at the same indexes and behind are replaced (raft's log truncation).
+    pub fn append(&mut self, entries: impl IntoIterator<Item = Entry>) {
+        for entry in entries {
+            assert!(entry.index > self.released.index, "entry {} is released already", entry.index);
+            let offset = entry.index - self.released.index - 1;
+            assert!(offset <= self.entries.len() as u64, "entry {} leaves a gap", entry.index);
+            while self.entries.len() as u64 > offset {
+                let replaced = self.entries.pop_back().expect("longer than offset");
+                self.bytes -= replaced.data.len();
+            }
+            self.bytes += entry.data.len();
+            self.entries.push_back(entry);
+        }
+    }
+
+    /// Records the hard state raft-rs asked to persist.
+    pub fn set_hard_state(&mut self, hard_state: HardState) {
+        self.hard_state = hard_state;
+    }
+
+    /// Records an applied membership.
+    pub fn set_conf_state(&mut self, conf_state: ConfState) {
+        self.conf_state = conf_state;
+    }
+
+    /// The applied membership.
+    pub fn conf_state(&self) -> &ConfState {
+        &self.conf_state
+    }
+
+    /// Drops entries up to and including `index`, but never the last one held.
+    pub fn release_to(&mut self, index: u64) {
+        while self.entries.len() > 1 && self.entries[0].index <= index {
+            let entry = self.entries.pop_front().expect("not empty");
+            self.bytes -= entry.data.len();
+            self.released = Position { index: entry.index, term: entry.term };
+        }
+    }
+
+    /// Payload bytes held.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn last(&self) -> u64 {
+        self.released.index + self.entries.len() as u64
+    }
+}
+
+impl Storage for LogStorage {
+    fn initial_state(&self) -> raft::Result<RaftState> {
+        Ok(RaftState { hard_state: self.hard_state.clone(), conf_state: self.conf_state.clone() })
+    }
+
+    fn entries(
+        &self,
+        low: u64,
+        high: u64,
+        max_size: impl Into<Option<u64>>,
+        _context: GetEntriesContext,
+    ) -> raft::Result<Vec<Entry>> {
+        if low <= self.released.index {
+            return Err(raft::Error::Store(StorageError::Compacted));
+        }
+        assert!(low <= high && high <= self.last() + 1, "entries {low}..{high} of a log that ends at {}", self.last());
+        let start = (low - self.released.index - 1) as usize;
+        let count = (high - low) as usize;
+        let mut budget = max_size.into().unwrap_or(u64::MAX);
+        let mut taken = Vec::with_capacity(count.min(1024));
+        for entry in self.entries.range(start..start + count) {
+            // At least one entry is returned, however large, as raft-rs asks.
+            let size = entry.data.len() as u64 + 24;
+            if !taken.is_empty() && size > budget {
+                break;
+            }
+            budget = budget.saturating_sub(size);
+            taken.push(entry.clone());
+        }
+        Ok(taken)
+    }
+
+    fn term(&self, index: u64) -> raft::Result<u64> {
+        if index == self.released.index {
+            return Ok(self.released.term);
+        }
+        if index < self.released.index {
+            return Err(raft::Error::Store(StorageError::Compacted));
+        }
+        match self.entries.get((index - self.released.index - 1) as usize) {
+            Some(entry) => Ok(entry.term),
+            None => Err(raft::Error::Store(StorageError::Unavailable)),
+        }
+    }
+
+    fn first_index(&self) -> raft::Result<u64> {
+        Ok(self.released.index + 1)
+    }
+
+    fn last_index(&self) -> raft::Result<u64> {
+        Ok(self.last())
+    }
+
+    fn snapshot(&self, _request_index: u64, _to: u64) -> raft::Result<Snapshot> {
+        Err(raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(index: u64, term: u64) -> Entry {
+        Entry { index, term, data: vec![b'x'; 10].into(), ..Default::default() }
+    }
+
+    fn storage() -> LogStorage {
+        let released = Position { index: 4, term: 1 };
+        LogStorage::new(released, [entry(5, 1), entry(6, 2), entry(7, 2)], HardState::default(), ConfState::default())
+    }
+
+    #[test]
+    fn reads_what_it_holds() {
+        let storage = storage();
+        assert_eq!((storage.first_index().unwrap(), storage.last_index().unwrap()), (5, 7));
+        let indexes = |low, high, size: u64| {
+            let entries = storage.entries(low, high, size, GetEntriesContext::empty(false)).unwrap();
+            entries.iter().map(|entry| entry.index).collect::<Vec<_>>()
+        };
+        assert_eq!(indexes(5, 8, u64::MAX), [5, 6, 7]);
+        assert_eq!(indexes(5, 8, 0), [5]);
+        assert_eq!(indexes(5, 8, 70), [5, 6]);
+        assert_eq!(storage.term(4).unwrap(), 1);
+        assert_eq!(storage.term(6).unwrap(), 2);
+        assert!(storage.term(3).is_err());
+        assert!(storage.term(8).is_err());
+        assert!(storage.entries(4, 6, u64::MAX, GetEntriesContext::empty(false)).is_err());
+    }
+
+    #[test]
+    fn append_replaces_a_conflicting_tail() {
+        let mut storage = storage();
+        storage.append([entry(6, 3)]);
+        assert_eq!(storage.last_index().unwrap(), 6);
+        assert_eq!(storage.term(6).unwrap(), 3);
+        assert_eq!(storage.bytes(), 20);
+    }
+
+    #[test]
+    fn release_keeps_the_last_entry() {
+        let mut storage = storage();
+        storage.release_to(6);
+        assert_eq!(storage.first_index().unwrap(), 7);
+        assert_eq!(storage.term(6).unwrap(), 2);
+        storage.release_to(100);
+        assert_eq!(storage.last_index().unwrap(), 7);
+        assert_eq!(storage.bytes(), 10);
+    }
+}
