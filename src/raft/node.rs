@@ -63,7 +63,11 @@ impl Node {
             ..Config::default()
         };
         let logger = slog::Logger::root(slog::Discard, slog::o!());
-        Ok(Node { raw: RawNode::new(&config, storage, &logger)?, unpersisted: VecDeque::new(), committed: VecDeque::new() })
+        Ok(Node {
+            raw: RawNode::new(&config, storage, &logger)?,
+            unpersisted: VecDeque::new(),
+            committed: VecDeque::new(),
+        })
     }
 
     /// Begins an election at once; a sole voter wins it without waiting for its timer.
@@ -80,15 +84,28 @@ impl Node {
     /// `None` when raft dropped them all (no leader, or a transfer is under way): none of them is in the log.
     pub fn propose(&mut self, payloads: Vec<Bytes>) -> Option<Position> {
         assert!(!payloads.is_empty());
-        let entries = payloads.into_iter().map(|data| Entry { data, ..Default::default() }).collect();
+        let entries = payloads
+            .into_iter()
+            .map(|data| Entry {
+                data,
+                ..Default::default()
+            })
+            .collect();
         let first = self.raw.raft.raft_log.last_index() + 1;
-        let mut message = Message { from: self.raw.raft.id, entries, ..Default::default() };
+        let mut message = Message {
+            from: self.raw.raft.id,
+            entries,
+            ..Default::default()
+        };
         message.set_msg_type(MessageType::MsgPropose);
         self.raw.step(message).ok()?;
         if !self.is_leader() {
             return None;
         }
-        Some(Position { index: first, term: self.term() })
+        Some(Position {
+            index: first,
+            term: self.term(),
+        })
     }
 
     /// The next batch to persist. Call until `None`; the batches must be persisted in this order, and `persisted` called
@@ -110,7 +127,11 @@ impl Node {
         }
         self.unpersisted.push_back(ready.number());
         self.raw.advance_append_async(ready);
-        Some(Batch { entries, hard_state, must_sync })
+        Some(Batch {
+            entries,
+            hard_state,
+            must_sync,
+        })
     }
 
     /// The oldest batch that was not yet reported is durable (or did not need to be).
@@ -198,9 +219,18 @@ mod tests {
     use super::*;
 
     fn single(applied: u64) -> Node {
-        let conf_state = ConfState { voters: vec![7], ..Default::default() };
+        let conf_state = ConfState {
+            voters: vec![7],
+            ..Default::default()
+        };
         let storage = LogStorage::new(Position::default(), [], HardState::default(), conf_state);
-        let options = Options { id: 7, election_ticks: 10, heartbeat_ticks: 1, applied, pre_vote: true };
+        let options = Options {
+            id: 7,
+            election_ticks: 10,
+            heartbeat_ticks: 1,
+            applied,
+            pre_vote: true,
+        };
         Node::new(options, storage).unwrap()
     }
 
@@ -220,7 +250,13 @@ mod tests {
         assert_eq!(drain(&mut node), [1]);
         assert!(node.is_leader());
         let position = node.propose(vec!["a".into(), "b".into()]).unwrap();
-        assert_eq!(position, Position { index: 2, term: node.term() });
+        assert_eq!(
+            position,
+            Position {
+                index: 2,
+                term: node.term()
+            }
+        );
         while node.next_committed().is_some() {}
         let batch = node.next_batch().unwrap();
         assert!(batch.must_sync);
@@ -231,7 +267,9 @@ mod tests {
         assert!(!node.has_committed(), "committed before it was persisted");
         node.persisted();
         drain(&mut node);
-        let applied: Vec<_> = std::iter::from_fn(|| node.next_committed()).map(|entry| entry.data).collect();
+        let applied: Vec<_> = std::iter::from_fn(|| node.next_committed())
+            .map(|entry| entry.data)
+            .collect();
         assert_eq!(applied, ["a", "b"]);
         node.applied(3);
         node.release_to(2);

@@ -37,7 +37,13 @@ impl LogStorage {
         hard_state: HardState,
         conf_state: ConfState,
     ) -> LogStorage {
-        let mut storage = LogStorage { released, entries: VecDeque::new(), bytes: 0, hard_state, conf_state };
+        let mut storage = LogStorage {
+            released,
+            entries: VecDeque::new(),
+            bytes: 0,
+            hard_state,
+            conf_state,
+        };
         storage.append(entries);
         storage
     }
@@ -45,9 +51,17 @@ impl LogStorage {
     /// Appends entries; those already held at the same indexes and behind are replaced (raft's log truncation).
     pub fn append(&mut self, entries: impl IntoIterator<Item = Entry>) {
         for entry in entries {
-            assert!(entry.index > self.released.index, "entry {} is released already", entry.index);
+            assert!(
+                entry.index > self.released.index,
+                "entry {} is released already",
+                entry.index
+            );
             let offset = entry.index - self.released.index - 1;
-            assert!(offset <= self.entries.len() as u64, "entry {} leaves a gap", entry.index);
+            assert!(
+                offset <= self.entries.len() as u64,
+                "entry {} leaves a gap",
+                entry.index
+            );
             while self.entries.len() as u64 > offset {
                 let replaced = self.entries.pop_back().expect("longer than offset");
                 self.bytes -= replaced.data.len();
@@ -77,7 +91,10 @@ impl LogStorage {
         while self.entries.len() > 1 && self.entries[0].index <= index {
             let entry = self.entries.pop_front().expect("not empty");
             self.bytes -= entry.data.len();
-            self.released = Position { index: entry.index, term: entry.term };
+            self.released = Position {
+                index: entry.index,
+                term: entry.term,
+            };
         }
     }
 
@@ -93,7 +110,10 @@ impl LogStorage {
 
 impl Storage for LogStorage {
     fn initial_state(&self) -> raft::Result<RaftState> {
-        Ok(RaftState { hard_state: self.hard_state.clone(), conf_state: self.conf_state.clone() })
+        Ok(RaftState {
+            hard_state: self.hard_state.clone(),
+            conf_state: self.conf_state.clone(),
+        })
     }
 
     fn entries(
@@ -106,7 +126,11 @@ impl Storage for LogStorage {
         if low <= self.released.index {
             return Err(raft::Error::Store(StorageError::Compacted));
         }
-        assert!(low <= high && high <= self.last() + 1, "entries {low}..{high} of a log that ends at {}", self.last());
+        assert!(
+            low <= high && high <= self.last() + 1,
+            "entries {low}..{high} of a log that ends at {}",
+            self.last()
+        );
         let start = (low - self.released.index - 1) as usize;
         let count = (high - low) as usize;
         let mut budget = max_size.into().unwrap_or(u64::MAX);
@@ -154,12 +178,22 @@ mod tests {
     use super::*;
 
     fn entry(index: u64, term: u64) -> Entry {
-        Entry { index, term, data: vec![b'x'; 10].into(), ..Default::default() }
+        Entry {
+            index,
+            term,
+            data: vec![b'x'; 10].into(),
+            ..Default::default()
+        }
     }
 
     fn storage() -> LogStorage {
         let released = Position { index: 4, term: 1 };
-        LogStorage::new(released, [entry(5, 1), entry(6, 2), entry(7, 2)], HardState::default(), ConfState::default())
+        LogStorage::new(
+            released,
+            [entry(5, 1), entry(6, 2), entry(7, 2)],
+            HardState::default(),
+            ConfState::default(),
+        )
     }
 
     #[test]
@@ -167,7 +201,9 @@ mod tests {
         let storage = storage();
         assert_eq!((storage.first_index().unwrap(), storage.last_index().unwrap()), (5, 7));
         let indexes = |low, high, size: u64| {
-            let entries = storage.entries(low, high, size, GetEntriesContext::empty(false)).unwrap();
+            let entries = storage
+                .entries(low, high, size, GetEntriesContext::empty(false))
+                .unwrap();
             entries.iter().map(|entry| entry.index).collect::<Vec<_>>()
         };
         assert_eq!(indexes(5, 8, u64::MAX), [5, 6, 7]);
@@ -177,7 +213,11 @@ mod tests {
         assert_eq!(storage.term(6).unwrap(), 2);
         assert!(storage.term(3).is_err());
         assert!(storage.term(8).is_err());
-        assert!(storage.entries(4, 6, u64::MAX, GetEntriesContext::empty(false)).is_err());
+        assert!(
+            storage
+                .entries(4, 6, u64::MAX, GetEntriesContext::empty(false))
+                .is_err()
+        );
     }
 
     #[test]
