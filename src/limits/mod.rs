@@ -3,6 +3,8 @@
 //! A queue, buffer, batch or count anywhere in ringd takes its bound from here, so that the worst case of memory
 //! and latency can be read off one page. Relations between bounds are checked when the crate is compiled.
 
+pub mod pages;
+
 // reactor
 
 /// Waiting longer than this for a queue, a disk or a turn of the loop is logged as a stall.

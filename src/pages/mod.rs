@@ -1,1 +1,20 @@
 //! The page store: a checksummed copy-on-write B+tree in one file.
+//!
+//! Keeps every record of the history by revision, and small trees for leases, users, roles, members, alarms and the
+//! rest. A checkpoint adds a batch of changes and becomes the file's state by one write of a meta page, or not at all.
+//! Readers work on a [`Root`] with a [`PageCache`] of their own; see `docs/pages.md` for the format and its rules.
+//! This room knows nothing of what the records mean, uses no clock and reaches the disk only through `io::disk`.
+
+mod cache;
+mod codec;
+mod node;
+mod page;
+mod record;
+mod root;
+mod scan;
+
+pub use cache::PageCache;
+pub use page::{Corrupt, PageAddress, ReadFailure, TreeId};
+pub use record::{NewRecord, Record, RecordHead, RecordId, RecordView};
+pub use root::{Root, StateFields, TreeValue};
+pub use scan::{RecordScan, Scanned, TreeScan};
