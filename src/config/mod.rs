@@ -1,1 +1,332 @@
 //! Flags, `ETCD_*` environment, YAML file and feature gates as one struct with etcd's names and defaults.
+//!
+//! Promises: every flag of etcd 3.7 is known; one whose being ignored would weaken security or change membership refuses
+//! the start; every error names the flag. Knows nothing of the rest of the server.
+
+pub mod file;
+pub mod flags;
+pub mod parse;
+pub mod values;
+
+use parse::Texts;
+use std::path::PathBuf;
+use std::time::Duration;
+use values::Url;
+
+/// The etcd version whose behaviour and files ringd offers.
+pub const ETCD_VERSION: &str = "3.7.1";
+/// The cluster and storage version that goes with it.
+pub const CLUSTER_VERSION: &str = "3.7.0";
+
+/// What is wrong with the configuration, for a person.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct ConfigError {
+    message: String,
+}
+
+impl ConfigError {
+    /// An error that says `message`.
+    pub fn new(message: String) -> ConfigError {
+        ConfigError { message }
+    }
+}
+
+/// Quota that `--quota-backend-bytes=0` stands for.
+const QUOTA_BYTES_DEFAULT: i64 = 2 << 30;
+
+/// Everything the server is told.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// `--name`.
+    pub name: String,
+    /// `--data-dir`.
+    pub data_directory: PathBuf,
+    /// `--wal-dir`, or the place inside the data directory.
+    pub wal_directory: PathBuf,
+    /// `--snapshot-catchup-entries`.
+    pub catchup_entries: u64,
+    /// `--heartbeat-interval`.
+    pub heartbeat_interval: Duration,
+    /// `--election-timeout`.
+    pub election_timeout: Duration,
+    /// `--listen-client-urls`.
+    pub listen_client_urls: Vec<Url>,
+    /// `--listen-client-http-urls`.
+    pub listen_client_http_urls: Vec<Url>,
+    /// `--listen-metrics-urls`.
+    pub listen_metrics_urls: Vec<Url>,
+    /// `--listen-peer-urls`.
+    pub listen_peer_urls: Vec<Url>,
+    /// `--initial-advertise-peer-urls`, or the URLs that `--initial-cluster` names for this member.
+    pub advertise_peer_urls: Vec<String>,
+    /// `--advertise-client-urls`.
+    pub advertise_client_urls: Vec<String>,
+    /// `--initial-cluster-token`.
+    pub cluster_token: String,
+    /// `--max-wals`; 0 keeps all.
+    pub max_wals: usize,
+    /// `--quota-backend-bytes`; `None` when there is no quota.
+    pub quota_bytes: Option<u64>,
+    /// The quota as `Status` reports it.
+    pub quota_reported: i64,
+    /// `--max-txn-ops`.
+    pub max_txn_operations: usize,
+    /// `--max-request-bytes`.
+    pub max_request_bytes: usize,
+    /// `--max-concurrent-streams`.
+    pub max_concurrent_streams: u32,
+    /// `--grpc-keepalive-min-time`.
+    pub keepalive_min_time: Duration,
+    /// `--grpc-keepalive-interval`.
+    pub keepalive_interval: Duration,
+    /// `--grpc-keepalive-timeout`.
+    pub keepalive_timeout: Duration,
+    /// `--socket-reuse-port`.
+    pub reuse_port: bool,
+    /// `--socket-reuse-address`.
+    pub reuse_address: bool,
+    /// `--pre-vote`.
+    pub pre_vote: bool,
+    /// `--watch-progress-notify-interval`.
+    pub progress_interval: Duration,
+    /// `--unsafe-no-fsync`.
+    pub unsafe_no_fsync: bool,
+    /// `--log-level`.
+    pub log_level: String,
+    /// Whether logs are JSON (else for a console).
+    pub log_json: bool,
+    /// Whether logs go to standard output (else standard error).
+    pub log_to_stdout: bool,
+    /// `--cores`; 0 for all this process may use.
+    pub cores: usize,
+    /// `--memory-budget` in bytes; 0 for the default share.
+    pub memory_budget: u64,
+    /// What to log once logging works.
+    pub warnings: Vec<String>,
+}
+
+impl Config {
+    /// Checks the texts and makes them values.
+    pub fn from_texts(texts: Texts) -> Result<Config, ConfigError> {
+        check_relations(&texts)?;
+        let name = texts.get("name").to_string();
+        let data_directory = match texts.get("data-dir") {
+            "" => PathBuf::from(format!("{name}.etcd")),
+            directory => PathBuf::from(directory),
+        };
+        let wal_directory = match texts.get("wal-dir") {
+            "" => data_directory.join("member").join("wal"),
+            directory => PathBuf::from(directory),
+        };
+        let quota = integer(&texts, "quota-backend-bytes")?;
+        let quota_reported = if quota == 0 { QUOTA_BYTES_DEFAULT } else { quota };
+        let outputs = values::list(texts.get("log-outputs"));
+        Ok(Config {
+            advertise_peer_urls: advertised_peers(&texts, &name)?,
+            name,
+            data_directory,
+            wal_directory,
+            catchup_entries: unsigned(&texts, "snapshot-catchup-entries")?,
+            heartbeat_interval: Duration::from_millis(unsigned(&texts, "heartbeat-interval")?),
+            election_timeout: Duration::from_millis(unsigned(&texts, "election-timeout")?),
+            listen_client_urls: urls(&texts, "listen-client-urls")?,
+            listen_client_http_urls: urls(&texts, "listen-client-http-urls")?,
+            listen_metrics_urls: urls(&texts, "listen-metrics-urls")?,
+            listen_peer_urls: urls(&texts, "listen-peer-urls")?,
+            advertise_client_urls: urls(&texts, "advertise-client-urls")?.into_iter().map(|url| url.text).collect(),
+            cluster_token: texts.get("initial-cluster-token").to_string(),
+            max_wals: unsigned(&texts, "max-wals")? as usize,
+            quota_bytes: u64::try_from(quota_reported).ok(),
+            quota_reported,
+            max_txn_operations: unsigned(&texts, "max-txn-ops")? as usize,
+            max_request_bytes: unsigned(&texts, "max-request-bytes")? as usize,
+            max_concurrent_streams: u32::try_from(unsigned(&texts, "max-concurrent-streams")?)
+                .map_err(|_| ConfigError::new("--max-concurrent-streams must be below 2^32".to_string()))?,
+            keepalive_min_time: duration(&texts, "grpc-keepalive-min-time")?,
+            keepalive_interval: duration(&texts, "grpc-keepalive-interval")?,
+            keepalive_timeout: duration(&texts, "grpc-keepalive-timeout")?,
+            reuse_port: boolean(&texts, "socket-reuse-port")?,
+            reuse_address: boolean(&texts, "socket-reuse-address")?,
+            pre_vote: boolean(&texts, "pre-vote")?,
+            progress_interval: match duration(&texts, "watch-progress-notify-interval")? {
+                Duration::ZERO => Duration::from_secs(600),
+                interval => interval,
+            },
+            unsafe_no_fsync: boolean(&texts, "unsafe-no-fsync")?,
+            log_level: texts.get("log-level").to_string(),
+            log_json: texts.get("log-format") == "json",
+            log_to_stdout: outputs.iter().any(|output| output == "stdout"),
+            cores: unsigned(&texts, "cores")? as usize,
+            memory_budget: values::bytes(texts.get("memory-budget"))
+                .map_err(|problem| ConfigError::new(format!("--memory-budget: {problem}")))?,
+            warnings: texts.warnings,
+        })
+    }
+}
+
+/// The rules between flags that etcd checks (`etcd-surface` 3.1).
+fn check_relations(texts: &Texts) -> Result<(), ConfigError> {
+    let wrong = |message: String| Err(ConfigError::new(message));
+    if texts.is_set("listen-client-urls") && !texts.is_set("advertise-client-urls") {
+        return wrong("--advertise-client-urls is required when --listen-client-urls is set explicitly".to_string());
+    }
+    let (heartbeat, election) = (unsigned(texts, "heartbeat-interval")?, unsigned(texts, "election-timeout")?);
+    if heartbeat == 0 {
+        return wrong("--heartbeat-interval must be >0 (set to 0ms)".to_string());
+    }
+    if election == 0 {
+        return wrong("--election-timeout must be >0 (set to 0ms)".to_string());
+    }
+    if heartbeat.saturating_mul(5) > election {
+        return wrong(format!(
+            "--election-timeout[{election}ms] should be at least as 5 times as --heartbeat-interval[{heartbeat}ms]"
+        ));
+    }
+    if election > 50_000 {
+        return wrong(format!("--election-timeout[{election}ms] is too long, and should be set less than 50000ms"));
+    }
+    for (name, allowed) in [
+        ("log-level", &["debug", "info", "warn", "error", "dpanic", "panic", "fatal"][..]),
+        ("log-format", &["json", "console"][..]),
+        ("auto-compaction-mode", &["periodic", "revision"][..]),
+        ("metrics", &["basic", "extensive"][..]),
+    ] {
+        if !allowed.contains(&texts.get(name)) {
+            return wrong(format!("--{name}: {:?} is none of {}", texts.get(name), allowed.join(", ")));
+        }
+    }
+    for output in values::list(texts.get("log-outputs")) {
+        if !["default", "stderr", "stdout"].contains(&output.as_str()) {
+            return wrong(format!("--log-outputs: {output:?} is not built yet; use default, stderr or stdout"));
+        }
+    }
+    for name in ["max-txn-ops", "max-request-bytes", "max-concurrent-streams"] {
+        if unsigned(texts, name)? == 0 {
+            return wrong(format!("--{name} must be above 0"));
+        }
+    }
+    Ok(())
+}
+
+/// This member's peer URLs: from `--initial-cluster` when given, which may name no other member.
+fn advertised_peers(texts: &Texts, name: &str) -> Result<Vec<String>, ConfigError> {
+    let advertised = urls(texts, "initial-advertise-peer-urls")?;
+    let mut advertised: Vec<_> = advertised.into_iter().map(|url| url.text).collect();
+    let mut named = Vec::new();
+    for pair in values::list(texts.get("initial-cluster")) {
+        let Some((member, url)) = pair.split_once('=') else {
+            return Err(ConfigError::new(format!("--initial-cluster: {pair:?} is not of the form name=URL")));
+        };
+        if member != name {
+            return Err(ConfigError::new(format!(
+                "--initial-cluster names the member {member:?} besides {name:?}: clusters of more than one member are \
+                 not built yet; name only this member (--name)"
+            )));
+        }
+        named.push(values::url(url).map_err(|problem| ConfigError::new(format!("--initial-cluster: {problem}")))?.text);
+    }
+    if named.is_empty() {
+        return Ok(advertised);
+    }
+    advertised.sort();
+    named.sort();
+    if named != advertised {
+        return Err(ConfigError::new(format!(
+            "--initial-cluster has {name}={} but --initial-advertise-peer-urls={}; make them equal",
+            named.join(","),
+            advertised.join(",")
+        )));
+    }
+    Ok(named)
+}
+
+fn urls(texts: &Texts, name: &str) -> Result<Vec<Url>, ConfigError> {
+    let parsed = values::list(texts.get(name)).into_iter().map(|text| values::url(&text)).collect::<Result<_, _>>();
+    parsed.map_err(|problem| ConfigError::new(format!("--{name}: {problem}")))
+}
+
+fn integer(texts: &Texts, name: &str) -> Result<i64, ConfigError> {
+    let text = texts.get(name);
+    text.parse().map_err(|_| ConfigError::new(format!("--{name}: {text:?} is not a whole number")))
+}
+
+fn unsigned(texts: &Texts, name: &str) -> Result<u64, ConfigError> {
+    u64::try_from(integer(texts, name)?)
+        .map_err(|_| ConfigError::new(format!("--{name}: {} must not be negative", texts.get(name))))
+}
+
+fn duration(texts: &Texts, name: &str) -> Result<Duration, ConfigError> {
+    values::duration(texts.get(name)).map_err(|problem| ConfigError::new(format!("--{name}: {problem}")))
+}
+
+fn boolean(texts: &Texts, name: &str) -> Result<bool, ConfigError> {
+    values::boolean(texts.get(name)).map_err(|problem| ConfigError::new(format!("--{name}: {problem}")))
+}
+
+/// The help text: every flag with its default and one line.
+pub fn help() -> String {
+    let mut text = String::from("Usage:\n\n  ringd [flags]\n      Start one member.\n\n  ringd --version\n  ringd --help\n\nFlags:\n\n");
+    for flag in flags::FLAGS {
+        let default = if flag.default.is_empty() { "''" } else { flag.default };
+        text.push_str(&format!("  --{} {default}\n      {}\n", flag.name, flag.help));
+    }
+    text
+}
+
+/// The four lines of `--version`.
+pub fn version() -> String {
+    let architecture = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    format!(
+        "etcd Version: {ETCD_VERSION}\nGit SHA: ringd-{}\nGo Version: go0.0 (Rust)\nGo OS/Arch: linux/{architecture}\n",
+        env!("CARGO_PKG_VERSION")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(arguments: &[&str]) -> Result<Config, String> {
+        match parse::read(arguments.iter().map(|a| a.to_string()), []) {
+            Ok(parse::Request::Start(texts)) => Config::from_texts(texts).map_err(|error| error.to_string()),
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    #[test]
+    fn defaults_are_etcds() {
+        let config = config(&[]).unwrap();
+        assert_eq!(config.data_directory, PathBuf::from("default.etcd"));
+        assert_eq!(config.wal_directory, PathBuf::from("default.etcd/member/wal"));
+        assert_eq!(config.quota_reported, 2147483648);
+        assert_eq!(config.max_request_bytes, 1_572_864);
+        assert_eq!(config.election_timeout, Duration::from_secs(1));
+        assert_eq!(config.progress_interval, Duration::from_secs(600));
+    }
+
+    #[test]
+    fn relations_between_flags() {
+        let error = config(&["--heartbeat-interval=300"]).unwrap_err();
+        assert_eq!(error, "--election-timeout[1000ms] should be at least as 5 times as --heartbeat-interval[300ms]");
+        let error = config(&["--listen-client-urls=http://127.0.0.1:1"]).unwrap_err();
+        assert!(error.contains("--advertise-client-urls is required"), "{error}");
+        let error = config(&["--listen-peer-urls=https://127.0.0.1:1"]).unwrap_err();
+        assert!(error.contains("TLS"), "{error}");
+        let error = config(&["--initial-cluster=default=http://localhost:2380,b=http://localhost:2390"]).unwrap_err();
+        assert!(error.contains("not built yet"), "{error}");
+        assert!(config(&["--initial-cluster=default=http://localhost:2380"]).is_ok());
+        assert!(config(&["--log-level=loud"]).is_err());
+    }
+
+    #[test]
+    fn no_quota_below_zero() {
+        assert_eq!(config(&["--quota-backend-bytes=-1"]).unwrap().quota_bytes, None);
+        assert_eq!(config(&["--quota-backend-bytes=100"]).unwrap().quota_bytes, Some(100));
+    }
+}
