@@ -27,7 +27,10 @@ fn parse(text: &str) -> Result<Texts, ConfigError> {
         _ => return Err(ConfigError::new("is not a mapping of flag names to values".to_string())),
     };
     for (key, value) in entries {
-        let key = key.as_str().ok_or_else(|| ConfigError::new(format!("{key:?} is not a flag name")))?.to_string();
+        let key = key
+            .as_str()
+            .ok_or_else(|| ConfigError::new(format!("{key:?} is not a flag name")))?
+            .to_string();
         let block = BLOCKS.iter().find(|(name, _)| *name == key);
         match (block, value) {
             (_, Value::Null) => {}
@@ -66,9 +69,7 @@ fn set(texts: &mut Texts, name: &str, value: Value) -> Result<(), ConfigError> {
         Value::Bool(flag) => flag.to_string(),
         Value::Number(number) if flag.kind == Kind::Duration => format!("{number}ns"),
         Value::Number(number) => number.to_string(),
-        Value::Sequence(items) => {
-            items.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(",")
-        }
+        Value::Sequence(items) => items.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(","),
         Value::Null => return Ok(()),
         other => return Err(ConfigError::new(format!("{name}: {other:?} is not a value"))),
     };
@@ -97,9 +98,13 @@ mod tests {
 
     #[test]
     fn a_security_block_is_refused_like_its_flags() {
-        let error = parse("client-transport-security:\n  client-cert-auth: true\n").unwrap_err().to_string();
+        let error = parse("client-transport-security:\n  client-cert-auth: true\n")
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("--client-cert-auth"), "{error}");
-        let error = parse("peer-transport-security:\n  cert-file: x\n").unwrap_err().to_string();
+        let error = parse("peer-transport-security:\n  cert-file: x\n")
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("--peer-cert-file"), "{error}");
     }
 }

@@ -134,7 +134,10 @@ impl Config {
             listen_client_http_urls: urls(&texts, "listen-client-http-urls")?,
             listen_metrics_urls: urls(&texts, "listen-metrics-urls")?,
             listen_peer_urls: urls(&texts, "listen-peer-urls")?,
-            advertise_client_urls: urls(&texts, "advertise-client-urls")?.into_iter().map(|url| url.text).collect(),
+            advertise_client_urls: urls(&texts, "advertise-client-urls")?
+                .into_iter()
+                .map(|url| url.text)
+                .collect(),
             cluster_token: texts.get("initial-cluster-token").to_string(),
             max_wals: unsigned(&texts, "max-wals")? as usize,
             quota_bytes: u64::try_from(quota_reported).ok(),
@@ -171,7 +174,10 @@ fn check_relations(texts: &Texts) -> Result<(), ConfigError> {
     if texts.is_set("listen-client-urls") && !texts.is_set("advertise-client-urls") {
         return wrong("--advertise-client-urls is required when --listen-client-urls is set explicitly".to_string());
     }
-    let (heartbeat, election) = (unsigned(texts, "heartbeat-interval")?, unsigned(texts, "election-timeout")?);
+    let (heartbeat, election) = (
+        unsigned(texts, "heartbeat-interval")?,
+        unsigned(texts, "election-timeout")?,
+    );
     if heartbeat == 0 {
         return wrong("--heartbeat-interval must be >0 (set to 0ms)".to_string());
     }
@@ -184,21 +190,32 @@ fn check_relations(texts: &Texts) -> Result<(), ConfigError> {
         ));
     }
     if election > 50_000 {
-        return wrong(format!("--election-timeout[{election}ms] is too long, and should be set less than 50000ms"));
+        return wrong(format!(
+            "--election-timeout[{election}ms] is too long, and should be set less than 50000ms"
+        ));
     }
     for (name, allowed) in [
-        ("log-level", &["debug", "info", "warn", "error", "dpanic", "panic", "fatal"][..]),
+        (
+            "log-level",
+            &["debug", "info", "warn", "error", "dpanic", "panic", "fatal"][..],
+        ),
         ("log-format", &["json", "console"][..]),
         ("auto-compaction-mode", &["periodic", "revision"][..]),
         ("metrics", &["basic", "extensive"][..]),
     ] {
         if !allowed.contains(&texts.get(name)) {
-            return wrong(format!("--{name}: {:?} is none of {}", texts.get(name), allowed.join(", ")));
+            return wrong(format!(
+                "--{name}: {:?} is none of {}",
+                texts.get(name),
+                allowed.join(", ")
+            ));
         }
     }
     for output in values::list(texts.get("log-outputs")) {
         if !["default", "stderr", "stdout"].contains(&output.as_str()) {
-            return wrong(format!("--log-outputs: {output:?} is not built yet; use default, stderr or stdout"));
+            return wrong(format!(
+                "--log-outputs: {output:?} is not built yet; use default, stderr or stdout"
+            ));
         }
     }
     for name in ["max-txn-ops", "max-request-bytes", "max-concurrent-streams"] {
@@ -216,7 +233,9 @@ fn advertised_peers(texts: &Texts, name: &str) -> Result<Vec<String>, ConfigErro
     let mut named = Vec::new();
     for pair in values::list(texts.get("initial-cluster")) {
         let Some((member, url)) = pair.split_once('=') else {
-            return Err(ConfigError::new(format!("--initial-cluster: {pair:?} is not of the form name=URL")));
+            return Err(ConfigError::new(format!(
+                "--initial-cluster: {pair:?} is not of the form name=URL"
+            )));
         };
         if member != name {
             return Err(ConfigError::new(format!(
@@ -224,7 +243,11 @@ fn advertised_peers(texts: &Texts, name: &str) -> Result<Vec<String>, ConfigErro
                  not built yet; name only this member (--name)"
             )));
         }
-        named.push(values::url(url).map_err(|problem| ConfigError::new(format!("--initial-cluster: {problem}")))?.text);
+        named.push(
+            values::url(url)
+                .map_err(|problem| ConfigError::new(format!("--initial-cluster: {problem}")))?
+                .text,
+        );
     }
     if named.is_empty() {
         return Ok(advertised);
@@ -242,13 +265,17 @@ fn advertised_peers(texts: &Texts, name: &str) -> Result<Vec<String>, ConfigErro
 }
 
 fn urls(texts: &Texts, name: &str) -> Result<Vec<Url>, ConfigError> {
-    let parsed = values::list(texts.get(name)).into_iter().map(|text| values::url(&text)).collect::<Result<_, _>>();
+    let parsed = values::list(texts.get(name))
+        .into_iter()
+        .map(|text| values::url(&text))
+        .collect::<Result<_, _>>();
     parsed.map_err(|problem| ConfigError::new(format!("--{name}: {problem}")))
 }
 
 fn integer(texts: &Texts, name: &str) -> Result<i64, ConfigError> {
     let text = texts.get(name);
-    text.parse().map_err(|_| ConfigError::new(format!("--{name}: {text:?} is not a whole number")))
+    text.parse()
+        .map_err(|_| ConfigError::new(format!("--{name}: {text:?} is not a whole number")))
 }
 
 fn unsigned(texts: &Texts, name: &str) -> Result<u64, ConfigError> {
@@ -266,7 +293,9 @@ fn boolean(texts: &Texts, name: &str) -> Result<bool, ConfigError> {
 
 /// The help text: every flag with its default and one line.
 pub fn help() -> String {
-    let mut text = String::from("Usage:\n\n  ringd [flags]\n      Start one member.\n\n  ringd --version\n  ringd --help\n\nFlags:\n\n");
+    let mut text = String::from(
+        "Usage:\n\n  ringd [flags]\n      Start one member.\n\n  ringd --version\n  ringd --help\n\nFlags:\n\n",
+    );
     for flag in flags::FLAGS {
         let default = if flag.default.is_empty() { "''" } else { flag.default };
         text.push_str(&format!("  --{} {default}\n      {}\n", flag.name, flag.help));
@@ -313,7 +342,10 @@ mod tests {
     #[test]
     fn relations_between_flags() {
         let error = config(&["--heartbeat-interval=300"]).unwrap_err();
-        assert_eq!(error, "--election-timeout[1000ms] should be at least as 5 times as --heartbeat-interval[300ms]");
+        assert_eq!(
+            error,
+            "--election-timeout[1000ms] should be at least as 5 times as --heartbeat-interval[300ms]"
+        );
         let error = config(&["--listen-client-urls=http://127.0.0.1:1"]).unwrap_err();
         assert!(error.contains("--advertise-client-urls is required"), "{error}");
         let error = config(&["--listen-peer-urls=https://127.0.0.1:1"]).unwrap_err();

@@ -38,7 +38,10 @@ pub fn read(
     let mut texts = Texts::default();
     let mut arguments = arguments.into_iter().peekable();
     while let Some(argument) = arguments.next() {
-        let Some(name) = argument.strip_prefix("--").or_else(|| argument.strip_prefix('-')).filter(|n| !n.is_empty())
+        let Some(name) = argument
+            .strip_prefix("--")
+            .or_else(|| argument.strip_prefix('-'))
+            .filter(|n| !n.is_empty())
         else {
             return Err(ConfigError::new(format!("{argument:?} is not a valid flag")));
         };
@@ -53,9 +56,20 @@ pub fn read(
         }
         texts.argument(name, inline, || arguments.next())?;
     }
-    let environment: Vec<_> = environment.into_iter().filter(|(name, _)| name.starts_with("ETCD_")).collect();
-    let file_variable = environment.iter().find(|(name, _)| name == "ETCD_CONFIG_FILE").map(|(_, file)| file.clone());
-    let file = texts.set.get("config-file").cloned().or(file_variable).filter(|file| !file.is_empty());
+    let environment: Vec<_> = environment
+        .into_iter()
+        .filter(|(name, _)| name.starts_with("ETCD_"))
+        .collect();
+    let file_variable = environment
+        .iter()
+        .find(|(name, _)| name == "ETCD_CONFIG_FILE")
+        .map(|(_, file)| file.clone());
+    let file = texts
+        .set
+        .get("config-file")
+        .cloned()
+        .or(file_variable)
+        .filter(|file| !file.is_empty());
     if let Some(file) = file {
         return Ok(Request::Start(super::file::read(&file)?));
     }
@@ -82,7 +96,10 @@ impl Texts {
     pub fn set(&mut self, flag: &'static Flag, value: String) -> Result<(), ConfigError> {
         let checked = match flag.kind {
             Kind::Boolean => values::boolean(&value).map(|_| ()),
-            Kind::Integer => value.parse::<i64>().map(|_| ()).map_err(|_| format!("{value:?} is not a whole number")),
+            Kind::Integer => value
+                .parse::<i64>()
+                .map(|_| ())
+                .map_err(|_| format!("{value:?} is not a whole number")),
             Kind::Duration => values::duration(&value).map(|_| ()),
             Kind::Text | Kind::List => Ok(()),
         };
@@ -118,7 +135,10 @@ impl Texts {
         let Some((_, now)) = known else {
             return Err(unknown(name));
         };
-        self.warnings.push(format!("--{name} is etcd 3.6's spelling; write --{}", now.replace(':', "=")));
+        self.warnings.push(format!(
+            "--{name} is etcd 3.6's spelling; write --{}",
+            now.replace(':', "=")
+        ));
         if let Some(gate) = now.strip_prefix("feature-gates:") {
             let value = values::boolean(inline.as_deref().unwrap_or("true"))
                 .map_err(|problem| ConfigError::new(format!("--{name}: {problem}")))?;
@@ -134,20 +154,28 @@ impl Texts {
         }
         let flag = name["ETCD_".len()..].to_ascii_lowercase().replace('_', "-");
         let Some(flag) = flags::find(&flag) else {
-            self.warnings.push(format!("the environment variable {name} names no flag"));
+            self.warnings
+                .push(format!("the environment variable {name} names no flag"));
             return Ok(());
         };
         if self.is_set(flag.name) {
-            self.warnings.push(format!("the environment variable {name} is shadowed by --{}", flag.name));
+            self.warnings.push(format!(
+                "the environment variable {name} is shadowed by --{}",
+                flag.name
+            ));
             return Ok(());
         }
-        self.set(flag, value).map_err(|error| ConfigError::new(format!("{name}: {error}")))
+        self.set(flag, value)
+            .map_err(|error| ConfigError::new(format!("{name}: {error}")))
     }
 
     fn gate(&mut self, name: &str, value: bool) -> Result<(), ConfigError> {
         let Some((gate, _)) = GATES.iter().find(|(gate, _)| *gate == name) else {
             let names: Vec<_> = GATES.iter().map(|(gate, _)| *gate).collect();
-            return Err(ConfigError::new(format!("unrecognized feature gate: {name}; known are {}", names.join(", "))));
+            return Err(ConfigError::new(format!(
+                "unrecognized feature gate: {name}; known are {}",
+                names.join(", ")
+            )));
         };
         self.gates.insert(gate, value);
         Ok(())
@@ -157,11 +185,12 @@ impl Texts {
     pub(super) fn finish(&mut self) -> Result<(), ConfigError> {
         for pair in values::list(self.get("feature-gates").to_string().as_str()) {
             let Some((name, value)) = pair.split_once('=') else {
-                return Err(ConfigError::new(format!("--feature-gates: {pair:?} is not of the form Name=true")));
+                return Err(ConfigError::new(format!(
+                    "--feature-gates: {pair:?} is not of the form Name=true"
+                )));
             };
-            let value = values::boolean(value).map_err(|problem| {
-                ConfigError::new(format!("--feature-gates: invalid value of {name}: {problem}"))
-            })?;
+            let value = values::boolean(value)
+                .map_err(|problem| ConfigError::new(format!("--feature-gates: invalid value of {name}: {problem}")))?;
             self.gate(name, value)?;
         }
         let differs = |flag: &Flag, text: &str| match flag.kind {
@@ -189,7 +218,8 @@ impl Texts {
             }
         }
         if !without_effect.is_empty() {
-            self.warnings.push(format!("without effect in ringd: {}", without_effect.join(", ")));
+            self.warnings
+                .push(format!("without effect in ringd: {}", without_effect.join(", ")));
         }
         Ok(())
     }
@@ -202,7 +232,9 @@ fn unknown(name: &str) -> ConfigError {
         .map(|flag| (strsim::damerau_levenshtein(flag.name, name), flag.name))
         .min()
         .filter(|(distance, _)| *distance <= 2.max(name.len() / 3));
-    let hint = nearest.map(|(_, flag)| format!("; did you mean --{flag}?")).unwrap_or_default();
+    let hint = nearest
+        .map(|(_, flag)| format!("; did you mean --{flag}?"))
+        .unwrap_or_default();
     ConfigError::new(format!("flag provided but not defined: --{name}{hint}"))
 }
 
@@ -211,7 +243,9 @@ mod tests {
     use super::*;
 
     fn start(arguments: &[&str], environment: &[(&str, &str)]) -> Result<Texts, String> {
-        let environment = environment.iter().map(|(name, value)| (name.to_string(), value.to_string()));
+        let environment = environment
+            .iter()
+            .map(|(name, value)| (name.to_string(), value.to_string()));
         match read(arguments.iter().map(|a| a.to_string()), environment) {
             Ok(Request::Start(texts)) => Ok(texts),
             Ok(other) => panic!("{other:?}"),
@@ -221,11 +255,19 @@ mod tests {
 
     #[test]
     fn syntax_is_gos() {
-        let texts = start(&["-name", "a", "--name=b", "--pre-vote", "--unsafe-no-fsync=false"], &[]).unwrap();
+        let texts = start(
+            &["-name", "a", "--name=b", "--pre-vote", "--unsafe-no-fsync=false"],
+            &[],
+        )
+        .unwrap();
         assert_eq!(texts.get("name"), "b");
         assert_eq!(texts.get("pre-vote"), "true");
         assert_eq!(texts.get("unsafe-no-fsync"), "false");
-        assert!(start(&["stray"], &[]).unwrap_err().contains("\"stray\" is not a valid flag"));
+        assert!(
+            start(&["stray"], &[])
+                .unwrap_err()
+                .contains("\"stray\" is not a valid flag")
+        );
         assert!(start(&["--name"], &[]).unwrap_err().contains("needs an argument"));
         assert!(start(&["--max-wals=x"], &[]).unwrap_err().contains("--max-wals"));
         let error = start(&["--data-dri=x"], &[]).unwrap_err();
@@ -234,7 +276,11 @@ mod tests {
 
     #[test]
     fn a_flag_shadows_its_variable() {
-        let texts = start(&["--name=a"], &[("ETCD_NAME", "b"), ("ETCD_DATA_DIR", "d"), ("ETCD_WHAT", "")]).unwrap();
+        let texts = start(
+            &["--name=a"],
+            &[("ETCD_NAME", "b"), ("ETCD_DATA_DIR", "d"), ("ETCD_WHAT", "")],
+        )
+        .unwrap();
         assert_eq!(texts.get("name"), "a");
         assert_eq!(texts.get("data-dir"), "d");
         assert_eq!(texts.warnings.len(), 2, "{:?}", texts.warnings);
@@ -242,9 +288,15 @@ mod tests {
 
     #[test]
     fn what_cannot_be_ignored_is_refused() {
-        for flag in ["--cert-file=x", "--client-cert-auth", "--initial-cluster-state=existing", "--force-new-cluster",
-            "--discovery-srv=x", "--auth-token=jwt", "--host-whitelist=a"]
-        {
+        for flag in [
+            "--cert-file=x",
+            "--client-cert-auth",
+            "--initial-cluster-state=existing",
+            "--force-new-cluster",
+            "--discovery-srv=x",
+            "--auth-token=jwt",
+            "--host-whitelist=a",
+        ] {
             let error = start(&[flag], &[]).unwrap_err();
             let name = flag.split('=').next().unwrap();
             assert!(error.contains(name) && error.contains("not built yet"), "{error}");
@@ -261,13 +313,20 @@ mod tests {
     #[test]
     fn experimental_spellings_and_gates() {
         let texts = start(
-            &["--experimental-watch-progress-notify-interval=5s", "--experimental-initial-corrupt-check=true"],
+            &[
+                "--experimental-watch-progress-notify-interval=5s",
+                "--experimental-initial-corrupt-check=true",
+            ],
             &[],
         )
         .unwrap();
         assert_eq!(texts.get("watch-progress-notify-interval"), "5s");
         assert_eq!(texts.gates["InitialCorruptCheck"], true);
-        assert!(start(&["--feature-gates=Nope=true"], &[]).unwrap_err().contains("unrecognized feature gate: Nope"));
+        assert!(
+            start(&["--feature-gates=Nope=true"], &[])
+                .unwrap_err()
+                .contains("unrecognized feature gate: Nope")
+        );
         assert!(start(&["--experimental-nothing"], &[]).is_err());
     }
 }

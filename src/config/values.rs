@@ -18,7 +18,9 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(wrong)?;
         let number: f64 = rest[..digits].parse().map_err(|_| wrong())?;
         rest = &rest[digits..];
-        let unit_end = rest.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(rest.len());
+        let unit_end = rest
+            .find(|c: char| c.is_ascii_digit() || c == '.')
+            .unwrap_or(rest.len());
         let unit = match &rest[..unit_end] {
             "ns" => 1e-9,
             "us" | "µs" => 1e-6,
@@ -61,7 +63,11 @@ pub fn bytes(text: &str) -> Result<u64, String> {
 
 /// Splits a comma-separated list; empty text is an empty list.
 pub fn list(text: &str) -> Vec<String> {
-    text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(String::from).collect()
+    text.split(',')
+        .map(str::trim)
+        .filter(|part| !part.is_empty())
+        .map(String::from)
+        .collect()
 }
 
 /// A plaintext URL this server listens on or tells others.
@@ -82,7 +88,11 @@ pub fn url(text: &str) -> Result<Url, String> {
     };
     match scheme {
         "http" => {}
-        "https" => return Err(format!("URL {text:?} asks for TLS, which is not built yet; use an http URL")),
+        "https" => {
+            return Err(format!(
+                "URL {text:?} asks for TLS, which is not built yet; use an http URL"
+            ));
+        }
         "unix" | "unixs" => return Err(format!("URL {text:?}: unix sockets are not built yet; use an http URL")),
         _ => return Err(format!("URL scheme must be http, https, unix, or unixs: {text}")),
     }
@@ -94,7 +104,11 @@ pub fn url(text: &str) -> Result<Url, String> {
     };
     let port = port.parse().map_err(|_| format!("URL {text:?} has no valid port"))?;
     let host = host.trim_start_matches('[').trim_end_matches(']').to_string();
-    Ok(Url { text: text.to_string(), host, port })
+    Ok(Url {
+        text: text.to_string(),
+        host,
+        port,
+    })
 }
 
 impl Url {
@@ -109,10 +123,15 @@ impl Url {
         if self.host != "localhost" {
             return Err(format!("expected IP in URL for binding ({})", self.text));
         }
-        let addresses = ("localhost", self.port).to_socket_addrs().map_err(|error| format!("localhost: {error}"))?;
+        let addresses = ("localhost", self.port)
+            .to_socket_addrs()
+            .map_err(|error| format!("localhost: {error}"))?;
         let mut addresses: Vec<_> = addresses.collect();
         addresses.sort_by_key(|address| address.is_ipv6());
-        addresses.first().copied().ok_or_else(|| "localhost has no address".to_string())
+        addresses
+            .first()
+            .copied()
+            .ok_or_else(|| "localhost has no address".to_string())
     }
 }
 
@@ -141,13 +160,22 @@ mod tests {
 
     #[test]
     fn urls() {
-        assert_eq!(url("http://127.0.0.1:2379").unwrap().bind_address().unwrap(), "127.0.0.1:2379".parse().unwrap());
+        assert_eq!(
+            url("http://127.0.0.1:2379").unwrap().bind_address().unwrap(),
+            "127.0.0.1:2379".parse().unwrap()
+        );
         assert!(url("http://localhost:0").unwrap().bind_address().unwrap().is_ipv4());
-        assert_eq!(url("http://[::1]:1").unwrap().bind_address().unwrap(), "[::1]:1".parse().unwrap());
+        assert_eq!(
+            url("http://[::1]:1").unwrap().bind_address().unwrap(),
+            "[::1]:1".parse().unwrap()
+        );
         assert!(url("https://127.0.0.1:1").unwrap_err().contains("TLS"));
         assert!(url("http://h:1/x").is_err());
         assert!(url("127.0.0.1:1").is_err());
         let name = url("http://example.com:1").unwrap();
-        assert_eq!(name.bind_address().unwrap_err(), "expected IP in URL for binding (http://example.com:1)");
+        assert_eq!(
+            name.bind_address().unwrap_err(),
+            "expected IP in URL for binding (http://example.com:1)"
+        );
     }
 }
