@@ -24,3 +24,26 @@ pub const RAFT_MESSAGE_BYTES_MAX: u64 = 1 << 20;
 pub const RAFT_INFLIGHT_MESSAGES_MAX: usize = 512;
 /// Bytes of committed entries handed out by one Ready.
 pub const RAFT_COMMITTED_BYTES_PER_READY_MAX: u64 = 16 << 20;
+/// Memory that a serve core's executor registers for its own file I/O, which it hardly does: its least.
+pub const SERVE_IO_MEMORY_BYTES: usize = 64 * 1024;
+/// After this long a serve core looks for I/O even though tasks are still runnable.
+pub const SERVE_PREEMPT: std::time::Duration = std::time::Duration::from_millis(1);
+/// How often a serve core looks whether its turns are on time.
+pub const SERVE_HEARTBEAT: std::time::Duration = std::time::Duration::from_millis(250);
+/// Most bytes taken from a socket at once, and size of a core's receive buffer.
+pub const RECEIVE_BYTES: usize = 64 * 1024;
+/// With less than this left the receive buffer is replaced.
+pub const RECEIVE_BYTES_LEAST: usize = 16 * 1024;
+/// Most parts of one vectored send.
+pub const WRITE_PARTS: usize = 64;
+/// Reads of page files in flight on one serve core.
+pub const PAGE_READS_IN_FLIGHT: usize = 64;
+/// Length of the kernel's queue of connections not yet accepted.
+pub const ACCEPT_BACKLOG: i32 = 4096;
+/// Connections on their way from the accepting thread to one serve core.
+pub const ACCEPTED_QUEUE: usize = 1024;
+/// How often the accepting thread looks at the serve cores' load.
+pub const LOAD_SAMPLE: std::time::Duration = std::time::Duration::from_millis(500);
+
+const _: () = assert!(RECEIVE_BYTES_LEAST < RECEIVE_BYTES);
+const _: () = assert!(ACCEPTED_QUEUE.is_power_of_two());

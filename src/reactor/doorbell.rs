@@ -65,6 +65,11 @@ impl Doorbell {
         }
     }
 
+    /// Takes signals that a wait on the descriptor left, so that the next wait is not ended by them.
+    pub(super) fn clear(&self) {
+        self.bell.event.wait(Some(Duration::ZERO));
+    }
+
     /// Sleeps until rung, at most `timeout`, unless `has_work` finds something after the bell was armed.
     pub fn sleep_unless(&self, timeout: Option<Duration>, has_work: impl FnOnce() -> bool) {
         self.about_to_sleep();

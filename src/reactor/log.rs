@@ -19,6 +19,13 @@ pub enum Writer {
     Threads,
 }
 
+impl Default for Writer {
+    /// What measured best at one write in flight, small and large, in latency and CPU (`PERF.md`).
+    fn default() -> Writer {
+        Writer::Ring(WriteMethod::Dsync)
+    }
+}
+
 /// The log core's disk, chosen at the start.
 pub enum LogDisk {
     /// On the log core's own ring.

@@ -8,9 +8,15 @@ mod eventfd;
 mod ring;
 mod spsc;
 
+pub mod accept;
 pub mod disk;
 pub mod log;
 pub mod mailbox;
+pub mod roles;
+pub mod serve;
+pub mod socket;
 pub mod stall;
+pub mod start;
 
 pub use doorbell::Doorbell;
+pub use socket::ListenSocket;

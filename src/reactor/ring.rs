@@ -10,7 +10,7 @@ use std::io;
 pub(super) fn build(entries: u32) -> io::Result<IoUring> {
     type Flags = fn(&mut Builder) -> &mut Builder;
     let variants: [Flags; 3] = [
-        |builder| builder.setup_single_issuer().setup_defer_taskrun(),
+        |builder| builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag(),
         |builder| builder.setup_coop_taskrun().setup_taskrun_flag(),
         |builder| builder,
     ];
@@ -26,10 +26,16 @@ pub(super) fn build(entries: u32) -> io::Result<IoUring> {
     Err(last)
 }
 
-/// Waits for work handed to the kernel's own worker threads stay on the CPUs of `cpus`: they are the caller's, not the
-/// ring's, so one call per thread is enough for every ring that thread has.
-pub(super) fn confine_kernel_workers(ring: &IoUring, cpus: &libc::cpu_set_t) {
-    if let Err(error) = ring.submitter().register_iowq_aff(cpus) {
+/// Whether the kernel has completions to work off, or entries to take, that need a system call.
+pub(super) fn needs_enter(ring: &mut IoUring) -> bool {
+    let queue = ring.submission();
+    !queue.is_empty() || queue.taskrun() || queue.cq_overflow()
+}
+
+/// Keeps the kernel's worker threads of the calling thread on `cpus`. They are the thread's, not the ring's: one call
+/// covers every ring that the thread has.
+pub(super) fn confine_kernel_workers(cpus: &libc::cpu_set_t) {
+    if let Err(error) = IoUring::new(1).and_then(|ring| ring.submitter().register_iowq_aff(cpus)) {
         tracing::debug!("the kernel's io_uring workers could not be pinned: {error}");
     }
 }

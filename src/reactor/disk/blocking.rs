@@ -71,7 +71,7 @@ pub(super) const PUNCH_HOLE: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_
 
 /// How a transfer goes on after `moved` more bytes, `done` before them.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Progress {
+pub(in crate::reactor) enum Progress {
     /// All there is was moved: this many bytes.
     Complete(usize),
     /// Go on from here.
@@ -81,7 +81,7 @@ pub(super) enum Progress {
 }
 
 /// A read ends at the end of the file, which with O_DIRECT shows as a count that is no multiple of the alignment.
-pub(super) fn after_read(done: usize, moved: usize, length: usize) -> Progress {
+pub(in crate::reactor) fn after_read(done: usize, moved: usize, length: usize) -> Progress {
     let done = done + moved;
     assert!(done <= length, "read {done} bytes into {length}");
     if moved == 0 || done == length || !done.is_multiple_of(ALIGNMENT) {

@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A file that is open, with the path it was opened by (for errors).
 #[derive(Debug)]
-pub(super) struct OpenFile {
-    pub(super) file: File,
-    pub(super) path: PathBuf,
+pub(in crate::reactor) struct OpenFile {
+    pub(in crate::reactor) file: File,
+    pub(in crate::reactor) path: PathBuf,
 }
 
 /// Opens `path`, with O_DIRECT if `direct` and the file system takes it. Returns the length with it.
-pub(super) fn open(path: &Path, mode: OpenMode, direct: bool) -> io::Result<(OpenFile, u64)> {
+pub(in crate::reactor) fn open(path: &Path, mode: OpenMode, direct: bool) -> io::Result<(OpenFile, u64)> {
     let mut options = OpenOptions::new();
     options.read(true).mode(0o600);
     match mode {
@@ -57,18 +57,18 @@ fn warn_of_buffering(path: &Path) {
 
 /// The files of one disk by id.
 #[derive(Default)]
-pub(super) struct FileTable {
+pub(in crate::reactor) struct FileTable {
     files: Slab<Arc<OpenFile>>,
 }
 
 impl FileTable {
-    pub(super) fn insert(&mut self, file: OpenFile) -> FileId {
+    pub(in crate::reactor) fn insert(&mut self, file: OpenFile) -> FileId {
         let index = self.files.insert(Arc::new(file));
         FileId(u32::try_from(index).expect("descriptors are fewer than 2^32"))
     }
 
     /// The file an operation is about, if it names one. A closed id is a caller's bug.
-    pub(super) fn resolve(&self, operation: &Operation) -> Option<Arc<OpenFile>> {
+    pub(in crate::reactor) fn resolve(&self, operation: &Operation) -> Option<Arc<OpenFile>> {
         let id = match operation {
             Operation::Close { file }
             | Operation::Read { file, .. }
@@ -84,7 +84,7 @@ impl FileTable {
         file.cloned()
     }
 
-    pub(super) fn remove(&mut self, id: FileId) {
+    pub(in crate::reactor) fn remove(&mut self, id: FileId) {
         self.files.remove(id.0 as usize);
     }
 }

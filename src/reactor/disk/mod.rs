@@ -10,6 +10,8 @@ mod ring_disk;
 mod thread_disk;
 mod workers;
 
+pub(super) use blocking::{Progress, after_read};
+pub(super) use files::{OpenFile, open};
 pub use ring_disk::{RingDisk, WriteMethod};
 pub use thread_disk::ThreadDisk;
 

@@ -118,7 +118,11 @@ impl RingDisk {
         self.bell.about_to_sleep();
         self.collect_helpers();
         let sleeps = self.ready.is_empty() && !has_work();
-        self.enter(if sleeps { Some(until) } else { None });
+        if sleeps {
+            self.enter(Some(until));
+        } else if ring::needs_enter(&mut self.ring) {
+            self.enter(None);
+        }
         self.bell.awake();
         self.reap();
         self.collect_helpers();
@@ -408,7 +412,9 @@ impl Disk for RingDisk {
 
     fn poll(&mut self, completions: &mut Vec<Completion>) {
         self.fill_submission_queue();
-        self.enter(None);
+        if ring::needs_enter(&mut self.ring) {
+            self.enter(None);
+        }
         self.reap();
         self.collect_helpers();
         completions.extend(self.ready.drain(..));
