@@ -47,3 +47,12 @@ pub const LOAD_SAMPLE: std::time::Duration = std::time::Duration::from_millis(50
 
 const _: () = assert!(RECEIVE_BYTES_LEAST < RECEIVE_BYTES);
 const _: () = assert!(ACCEPTED_QUEUE.is_power_of_two());
+
+// state
+
+/// Message levels of a request at which decoding gives up, as Go's protobuf does.
+pub const MAX_MESSAGE_LEVELS: usize = 10_000;
+/// Levels of unknown groups in a request at which decoding gives up.
+pub const MAX_GROUP_LEVELS: usize = 100;
+/// Levels of nested transactions that are decoded; it bounds the stack, and so `--max-txn-ops` has no effect beyond it.
+pub const MAX_TXN_LEVELS: usize = 256;

@@ -1,1 +1,6 @@
 //! The replicated state machine: a pure function of (state, entry).
+
+pub mod depth;
+pub mod error;
+mod intervals;
+pub mod validate;
