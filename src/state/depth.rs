@@ -122,9 +122,16 @@ struct Frame {
 
 /// Walks the message by a loop. Fails on what no decoder accepts and on nesting beyond the limits.
 fn scan(shape: Shape, bytes: &[u8], unreached_level: usize) -> Result<Nesting, StateError> {
-    let mut nesting = Nesting { txns: usize::from(matches!(shape, Shape::Txn)), unreached: Vec::new() };
+    let mut nesting = Nesting {
+        txns: usize::from(matches!(shape, Shape::Txn)),
+        unreached: Vec::new(),
+    };
     let (mut txns, mut groups) = (nesting.txns, 0);
-    let mut frame = Frame { shape, end: bytes.len(), group: None };
+    let mut frame = Frame {
+        shape,
+        end: bytes.len(),
+        group: None,
+    };
     let mut parents: Vec<Frame> = Vec::new();
     let mut input = Input { bytes, at: 0 };
     loop {
@@ -143,13 +150,21 @@ fn scan(shape: Shape, bytes: &[u8], unreached_level: usize) -> Result<Nesting, S
                 continue;
             }
             WireType::Delimited(length) => match frame.shape.child(field) {
-                Some(shape) if frame.group.is_none() => Frame { shape, end: input.end_of(length, frame.end)?, group: None },
+                Some(shape) if frame.group.is_none() => Frame {
+                    shape,
+                    end: input.end_of(length, frame.end)?,
+                    group: None,
+                },
                 _ => {
                     input.skip(length, frame.end)?;
                     continue;
                 }
             },
-            WireType::GroupStart => Frame { shape: Shape::Flat, end: frame.end, group: Some(field) },
+            WireType::GroupStart => Frame {
+                shape: Shape::Flat,
+                end: frame.end,
+                group: Some(field),
+            },
             WireType::GroupEnd => {
                 let Some(parent) = parents.pop().filter(|_| frame.group == Some(field)) else {
                     return input.fails("a group ends that has not begun");
@@ -162,7 +177,11 @@ fn scan(shape: Shape, bytes: &[u8], unreached_level: usize) -> Result<Nesting, S
         groups += usize::from(child.group.is_some());
         parents.push(frame);
         if parents.len() >= MAX_MESSAGE_LEVELS || groups > MAX_GROUP_LEVELS {
-            let limit = if groups > MAX_GROUP_LEVELS { MAX_GROUP_LEVELS } else { MAX_MESSAGE_LEVELS };
+            let limit = if groups > MAX_GROUP_LEVELS {
+                MAX_GROUP_LEVELS
+            } else {
+                MAX_MESSAGE_LEVELS
+            };
             return Err(StateError::NestedTooDeep { limit });
         }
         if matches!(child.shape, Shape::Txn) {
@@ -192,7 +211,10 @@ struct Input<'a> {
 
 impl Input<'_> {
     fn fails<T>(&self, reason: &'static str) -> Result<T, StateError> {
-        Err(StateError::Malformed { offset: self.at, reason })
+        Err(StateError::Malformed {
+            offset: self.at,
+            reason,
+        })
     }
 
     fn key(&mut self, end: usize) -> Result<(u64, WireType), StateError> {
@@ -269,13 +291,27 @@ mod tests {
     #[test]
     fn deep_transactions_get_the_answer_of_the_rules() {
         for max in [1, 3, 128, LARGEST] {
-            assert_eq!(answer(nested(max + 1), max), Ok(()), "an empty transaction needs no budget");
+            assert_eq!(
+                answer(nested(max + 1), max),
+                Ok(()),
+                "an empty transaction needs no budget"
+            );
             assert_eq!(answer(nested(max + 2), max), Err(StateError::TooManyOperations));
             assert_eq!(answer(nested(max + 3), max), Err(StateError::TooManyOperations));
             assert_eq!(answer(nested(5000), max), Err(StateError::TooManyOperations));
         }
-        assert_eq!(answer(nested(5001), 128), Err(StateError::NestedTooDeep { limit: MAX_MESSAGE_LEVELS }));
-        assert_eq!(answer(nested(100_000), 128), Err(StateError::NestedTooDeep { limit: MAX_MESSAGE_LEVELS }));
+        assert_eq!(
+            answer(nested(5001), 128),
+            Err(StateError::NestedTooDeep {
+                limit: MAX_MESSAGE_LEVELS
+            })
+        );
+        assert_eq!(
+            answer(nested(100_000), 128),
+            Err(StateError::NestedTooDeep {
+                limit: MAX_MESSAGE_LEVELS
+            })
+        );
         assert_eq!(answer(nested(LARGEST + 2), 1 << 40), Err(StateError::TooManyOperations));
         assert!(decode::<TxnRequest>(Shape::Txn, nested(MAX_TXN_LEVELS)).is_ok());
         assert!(decode::<TxnRequest>(Shape::Txn, nested(MAX_TXN_LEVELS + 1)).is_err());
@@ -285,10 +321,17 @@ mod tests {
     #[test]
     fn an_error_before_the_depth_comes_first() {
         let range = |key: &'static [u8]| RequestOp {
-            request: Some(Request::RequestRange(RangeRequest { key: Bytes::from_static(key), ..Default::default() })),
+            request: Some(Request::RequestRange(RangeRequest {
+                key: Bytes::from_static(key),
+                ..Default::default()
+            })),
         };
         for (key, expected) in [(&b""[..], StateError::EmptyKey), (b"k", StateError::TooManyOperations)] {
-            let mut bytes = TxnRequest { success: vec![range(key)], ..Default::default() }.encode_to_vec();
+            let mut bytes = TxnRequest {
+                success: vec![range(key)],
+                ..Default::default()
+            }
+            .encode_to_vec();
             bytes.extend(nested(1000));
             assert_eq!(answer(bytes.into(), 128), Err(expected));
         }
@@ -297,7 +340,9 @@ mod tests {
     #[test]
     fn groups_do_not_recurse_either() {
         let group = vec![15 << 3 | 3; 1_000_000];
-        let deep = Err(StateError::NestedTooDeep { limit: MAX_GROUP_LEVELS });
+        let deep = Err(StateError::NestedTooDeep {
+            limit: MAX_GROUP_LEVELS,
+        });
         assert_eq!(decode::<RangeRequest>(Shape::Flat, group.clone().into()), deep);
         let mut operation = vec![1 << 3 | 2];
         prost::encoding::encode_varint(group.len() as u64, &mut operation);
@@ -306,18 +351,41 @@ mod tests {
         let shallow = [15 << 3 | 3, 14 << 3, 1, 15 << 3 | 4, 0x0a, 1, b'k'];
         let range = decode::<RangeRequest>(Shape::Flat, Bytes::copy_from_slice(&shallow)).unwrap();
         assert_eq!(range.key, "k");
-        for bad in [&[15 << 3 | 4][..], &[15 << 3 | 3], &[15 << 3 | 3, 14 << 3 | 4], &[0x0a, 2, b'k'], &[0x0f], &[0]] {
-            assert!(decode::<RangeRequest>(Shape::Flat, Bytes::copy_from_slice(bad)).is_err(), "{bad:?}");
+        for bad in [
+            &[15 << 3 | 4][..],
+            &[15 << 3 | 3],
+            &[15 << 3 | 3, 14 << 3 | 4],
+            &[0x0a, 2, b'k'],
+            &[0x0f],
+            &[0],
+        ] {
+            assert!(
+                decode::<RangeRequest>(Shape::Flat, Bytes::copy_from_slice(bad)).is_err(),
+                "{bad:?}"
+            );
         }
     }
 
     #[test]
     fn entries_decode() {
-        let put = PutRequest { key: "k".into(), value: "v".into(), ..Default::default() };
-        let entry = pb::InternalRaftRequest { put: Some(put), ..Default::default() };
+        let put = PutRequest {
+            key: "k".into(),
+            value: "v".into(),
+            ..Default::default()
+        };
+        let entry = pb::InternalRaftRequest {
+            put: Some(put),
+            ..Default::default()
+        };
         assert_eq!(decode_entry(entry.encode_to_vec().into()), Ok(entry));
-        let grant = pb::AuthRoleGrantPermissionRequest { name: "r".into(), perm: Some(Default::default()) };
-        let entry = pb::InternalRaftRequest { auth_role_grant_permission: Some(grant), ..Default::default() };
+        let grant = pb::AuthRoleGrantPermissionRequest {
+            name: "r".into(),
+            perm: Some(Default::default()),
+        };
+        let entry = pb::InternalRaftRequest {
+            auth_role_grant_permission: Some(grant),
+            ..Default::default()
+        };
         assert_eq!(decode_entry(entry.encode_to_vec().into()), Ok(entry));
     }
 

@@ -77,7 +77,10 @@ impl<'a> Footprint<'a> {
     }
 }
 
-fn by_size<'s, 'a>(a: &'s BTreeSet<&'a [u8]>, b: &'s BTreeSet<&'a [u8]>) -> (&'s BTreeSet<&'a [u8]>, &'s BTreeSet<&'a [u8]>) {
+fn by_size<'s, 'a>(
+    a: &'s BTreeSet<&'a [u8]>,
+    b: &'s BTreeSet<&'a [u8]>,
+) -> (&'s BTreeSet<&'a [u8]>, &'s BTreeSet<&'a [u8]>) {
     if a.len() <= b.len() { (a, b) } else { (b, a) }
 }
 
@@ -151,21 +154,42 @@ mod tests {
     }
 
     fn put(key: &str) -> RequestOp {
-        let put = PutRequest { key: bytes(key), ..Default::default() };
-        RequestOp { request: Some(Request::RequestPut(put)) }
+        let put = PutRequest {
+            key: bytes(key),
+            ..Default::default()
+        };
+        RequestOp {
+            request: Some(Request::RequestPut(put)),
+        }
     }
 
     fn delete(key: &str, end: &str) -> RequestOp {
-        let delete = DeleteRangeRequest { key: bytes(key), range_end: bytes(end), prev_kv: false };
-        RequestOp { request: Some(Request::RequestDeleteRange(delete)) }
+        let delete = DeleteRangeRequest {
+            key: bytes(key),
+            range_end: bytes(end),
+            prev_kv: false,
+        };
+        RequestOp {
+            request: Some(Request::RequestDeleteRange(delete)),
+        }
     }
 
     fn txn(success: Vec<RequestOp>, failure: Vec<RequestOp>) -> RequestOp {
-        RequestOp { request: Some(Request::RequestTxn(TxnRequest { compare: vec![], success, failure })) }
+        RequestOp {
+            request: Some(Request::RequestTxn(TxnRequest {
+                compare: vec![],
+                success,
+                failure,
+            })),
+        }
     }
 
     fn accepts(success: Vec<RequestOp>) -> bool {
-        check_duplicate_keys(&TxnRequest { success, ..Default::default() }).is_ok()
+        check_duplicate_keys(&TxnRequest {
+            success,
+            ..Default::default()
+        })
+        .is_ok()
     }
 
     #[test]
@@ -176,22 +200,44 @@ mod tests {
         assert!(!accepts(vec![delete("a", "c"), put("b")]));
         assert!(accepts(vec![delete("a", "c"), put("c")]));
         assert!(accepts(vec![delete("a", "c"), delete("b", "d"), delete("b", "")]));
-        assert!(accepts(vec![delete("a", "\0"), put("b")]), "a delete from the key on holds no key in this check");
+        assert!(
+            accepts(vec![delete("a", "\0"), put("b")]),
+            "a delete from the key on holds no key in this check"
+        );
         assert!(accepts(vec![delete("c", "a"), put("b")]));
-        let both = TxnRequest { success: vec![put("a")], failure: vec![put("a")], ..Default::default() };
+        let both = TxnRequest {
+            success: vec![put("a")],
+            failure: vec![put("a")],
+            ..Default::default()
+        };
         assert!(check_duplicate_keys(&both).is_ok());
-        let failure = TxnRequest { failure: vec![put("a"), put("a")], ..Default::default() };
+        let failure = TxnRequest {
+            failure: vec![put("a"), put("a")],
+            ..Default::default()
+        };
         assert_eq!(check_duplicate_keys(&failure), Err(StateError::DuplicateKey));
     }
 
     #[test]
     fn nested_levels() {
-        assert!(accepts(vec![txn(vec![put("a")], vec![put("a")])]), "branches exclude each other");
+        assert!(
+            accepts(vec![txn(vec![put("a")], vec![put("a")])]),
+            "branches exclude each other"
+        );
         assert!(!accepts(vec![txn(vec![put("a")], vec![]), put("a")]));
         assert!(!accepts(vec![txn(vec![put("a")], vec![]), txn(vec![], vec![put("a")])]));
-        assert!(!accepts(vec![txn(vec![put("b")], vec![]), delete("a", "c")]), "this level's deletes come first");
-        assert!(accepts(vec![txn(vec![put("b")], vec![]), txn(vec![delete("a", "c")], vec![])]), "a later sibling's do not");
-        assert!(!accepts(vec![txn(vec![delete("a", "c")], vec![]), txn(vec![put("b")], vec![])]));
+        assert!(
+            !accepts(vec![txn(vec![put("b")], vec![]), delete("a", "c")]),
+            "this level's deletes come first"
+        );
+        assert!(
+            accepts(vec![txn(vec![put("b")], vec![]), txn(vec![delete("a", "c")], vec![])]),
+            "a later sibling's do not"
+        );
+        assert!(!accepts(vec![
+            txn(vec![delete("a", "c")], vec![]),
+            txn(vec![put("b")], vec![])
+        ]));
         assert!(!accepts(vec![txn(vec![delete("a", "c")], vec![]), put("b")]));
         assert!(accepts(vec![txn(vec![put("b")], vec![delete("b", "")])]));
         assert!(!accepts(vec![txn(vec![txn(vec![put("x"), put("x")], vec![])], vec![])]));
@@ -202,7 +248,13 @@ mod tests {
     /// The rule spelled out with lists.
     fn naive(operations: &[RequestOp]) -> Found {
         let holds = |deletes: &[(Bytes, Bytes)], key: &Bytes| {
-            deletes.iter().any(|(start, end)| if end.is_empty() { start == key } else { start <= key && key < end })
+            deletes.iter().any(|(start, end)| {
+                if end.is_empty() {
+                    start == key
+                } else {
+                    start <= key && key < end
+                }
+            })
         };
         let (mut puts, mut deletes) = (HashSet::new(), Vec::new());
         for operation in operations {

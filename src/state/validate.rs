@@ -13,7 +13,11 @@ use crate::state::intervals::check_duplicate_keys;
 pub fn check_range(request: &RangeRequest) -> Result<(), StateError> {
     check_key(&request.key)?;
     let known = SortOrder::is_valid(request.sort_order) && SortTarget::is_valid(request.sort_target);
-    if known { Ok(()) } else { Err(StateError::InvalidSortOption) }
+    if known {
+        Ok(())
+    } else {
+        Err(StateError::InvalidSortOption)
+    }
 }
 
 /// Checks a `RangeStream`, which knows one order and no filters.
@@ -55,7 +59,11 @@ pub fn check_txn(request: &TxnRequest, max_txn_ops: usize) -> Result<(), StateEr
 }
 
 fn check_level(request: &TxnRequest, budget: usize) -> Result<(), StateError> {
-    let width = request.compare.len().max(request.success.len()).max(request.failure.len());
+    let width = request
+        .compare
+        .len()
+        .max(request.success.len())
+        .max(request.failure.len());
     let rest = budget.checked_sub(width).ok_or(StateError::TooManyOperations)?;
     for compare in &request.compare {
         check_key(&compare.key)?;
@@ -75,7 +83,11 @@ fn check_operation(operation: &RequestOp, budget: usize) -> Result<(), StateErro
 }
 
 fn check_key(key: &[u8]) -> Result<(), StateError> {
-    if key.is_empty() { Err(StateError::EmptyKey) } else { Ok(()) }
+    if key.is_empty() {
+        Err(StateError::EmptyKey)
+    } else {
+        Ok(())
+    }
 }
 
 /// Whether the rows come in the order the index has them, so that a limit can be applied while reading.
@@ -98,9 +110,8 @@ pub fn is_read_only(request: &TxnRequest) -> bool {
 
 /// Whether a transaction needs no agreement before it is read: every operation of both branches is a serializable range.
 pub fn is_serializable(request: &TxnRequest) -> bool {
-    let serializable = |operation: &RequestOp| {
-        matches!(&operation.request, Some(Request::RequestRange(range)) if range.serializable)
-    };
+    let serializable =
+        |operation: &RequestOp| matches!(&operation.request, Some(Request::RequestRange(range)) if range.serializable);
     operations(request).all(serializable)
 }
 
@@ -115,7 +126,10 @@ mod tests {
     use bytes::Bytes;
 
     fn range(key: &'static str) -> RangeRequest {
-        RangeRequest { key: Bytes::from_static(key.as_bytes()), ..Default::default() }
+        RangeRequest {
+            key: Bytes::from_static(key.as_bytes()),
+            ..Default::default()
+        }
     }
 
     fn operation(request: Request) -> RequestOp {
@@ -123,7 +137,9 @@ mod tests {
     }
 
     fn ranges(count: usize) -> Vec<RequestOp> {
-        (0..count).map(|_| operation(Request::RequestRange(range("k")))).collect()
+        (0..count)
+            .map(|_| operation(Request::RequestRange(range("k"))))
+            .collect()
     }
 
     #[test]
@@ -131,76 +147,189 @@ mod tests {
         assert_eq!(check_range(&range("")), Err(StateError::EmptyKey));
         assert_eq!(check_range(&range("k")), Ok(()));
         for (sort_order, sort_target) in [(3, 0), (-1, 0), (0, 5), (1, -1)] {
-            let request = RangeRequest { sort_order, sort_target, ..range("k") };
+            let request = RangeRequest {
+                sort_order,
+                sort_target,
+                ..range("k")
+            };
             assert_eq!(check_range(&request), Err(StateError::InvalidSortOption));
         }
-        assert_eq!(check_range(&RangeRequest { sort_order: 9, ..range("") }), Err(StateError::EmptyKey));
-        let put = PutRequest { key: "k".into(), ..Default::default() };
+        assert_eq!(
+            check_range(&RangeRequest {
+                sort_order: 9,
+                ..range("")
+            }),
+            Err(StateError::EmptyKey)
+        );
+        let put = PutRequest {
+            key: "k".into(),
+            ..Default::default()
+        };
         assert_eq!(check_put(&PutRequest::default()), Err(StateError::EmptyKey));
         assert_eq!(check_put(&put), Ok(()));
-        let value = PutRequest { ignore_value: true, value: "v".into(), ..put.clone() };
+        let value = PutRequest {
+            ignore_value: true,
+            value: "v".into(),
+            ..put.clone()
+        };
         assert_eq!(check_put(&value), Err(StateError::ValueProvided));
-        assert_eq!(check_put(&PutRequest { ignore_value: true, ..put.clone() }), Ok(()));
-        let lease = PutRequest { ignore_lease: true, lease: 1, ..put };
+        assert_eq!(
+            check_put(&PutRequest {
+                ignore_value: true,
+                ..put.clone()
+            }),
+            Ok(())
+        );
+        let lease = PutRequest {
+            ignore_lease: true,
+            lease: 1,
+            ..put
+        };
         assert_eq!(check_put(&lease), Err(StateError::LeaseProvided));
         assert_eq!(check_delete(&DeleteRangeRequest::default()), Err(StateError::EmptyKey));
     }
 
     #[test]
     fn streams_know_one_order() {
-        let ascend = RangeRequest { sort_order: 1, ..range("k") };
+        let ascend = RangeRequest {
+            sort_order: 1,
+            ..range("k")
+        };
         assert_eq!(check_range_stream(&ascend), Ok(()));
-        assert_eq!(check_range_stream(&RangeRequest { sort_target: 4, ..range("k") }), Ok(()), "no order asked");
-        assert_eq!(check_range_stream(&RangeRequest { sort_order: 2, ..range("k") }), Err(StateError::StreamSortOrder));
-        assert_eq!(check_range_stream(&RangeRequest { sort_target: 1, ..ascend }), Err(StateError::StreamSortOrder));
-        let filtered = RangeRequest { max_create_revision: -1, ..range("k") };
+        assert_eq!(
+            check_range_stream(&RangeRequest {
+                sort_target: 4,
+                ..range("k")
+            }),
+            Ok(()),
+            "no order asked"
+        );
+        assert_eq!(
+            check_range_stream(&RangeRequest {
+                sort_order: 2,
+                ..range("k")
+            }),
+            Err(StateError::StreamSortOrder)
+        );
+        assert_eq!(
+            check_range_stream(&RangeRequest {
+                sort_target: 1,
+                ..ascend
+            }),
+            Err(StateError::StreamSortOrder)
+        );
+        let filtered = RangeRequest {
+            max_create_revision: -1,
+            ..range("k")
+        };
         assert_eq!(check_range_stream(&filtered), Err(StateError::StreamRevisionFilter));
     }
 
     #[test]
     fn the_budget_of_operations() {
-        let flat = |count| TxnRequest { success: ranges(count), failure: ranges(count), ..Default::default() };
+        let flat = |count| TxnRequest {
+            success: ranges(count),
+            failure: ranges(count),
+            ..Default::default()
+        };
         assert_eq!(check_txn(&flat(128), 128), Ok(()));
         assert_eq!(check_txn(&flat(129), 128), Err(StateError::TooManyOperations));
         let nested = |width: usize, inner: TxnRequest| {
             let mut success = ranges(width - 1);
             success.push(operation(Request::RequestTxn(inner)));
-            TxnRequest { success, ..Default::default() }
+            TxnRequest {
+                success,
+                ..Default::default()
+            }
         };
         assert_eq!(check_txn(&nested(64, flat(64)), 128), Ok(()));
-        assert_eq!(check_txn(&nested(64, flat(65)), 128), Err(StateError::TooManyOperations));
-        assert_eq!(check_txn(&nested(128, flat(1)), 128), Err(StateError::TooManyOperations));
+        assert_eq!(
+            check_txn(&nested(64, flat(65)), 128),
+            Err(StateError::TooManyOperations)
+        );
+        assert_eq!(
+            check_txn(&nested(128, flat(1)), 128),
+            Err(StateError::TooManyOperations)
+        );
         assert_eq!(check_txn(&nested(128, flat(0)), 128), Ok(()));
-        let compare = vec![Compare { key: "k".into(), ..Default::default() }; 129];
-        assert_eq!(check_txn(&TxnRequest { compare, ..Default::default() }, 128), Err(StateError::TooManyOperations));
+        let compare = vec![
+            Compare {
+                key: "k".into(),
+                ..Default::default()
+            };
+            129
+        ];
+        assert_eq!(
+            check_txn(
+                &TxnRequest {
+                    compare,
+                    ..Default::default()
+                },
+                128
+            ),
+            Err(StateError::TooManyOperations)
+        );
     }
 
     #[test]
     fn the_first_error_in_order_wins() {
         let compare = vec![Compare::default()];
-        let request = TxnRequest { compare, success: vec![RequestOp { request: None }], ..Default::default() };
+        let request = TxnRequest {
+            compare,
+            success: vec![RequestOp { request: None }],
+            ..Default::default()
+        };
         assert_eq!(check_txn(&request, 128), Err(StateError::EmptyKey));
         let empty = || vec![RequestOp { request: None }];
-        let request = TxnRequest { success: empty(), failure: ranges(200), ..Default::default() };
+        let request = TxnRequest {
+            success: empty(),
+            failure: ranges(200),
+            ..Default::default()
+        };
         assert_eq!(check_txn(&request, 128), Err(StateError::TooManyOperations));
-        assert_eq!(check_txn(&TxnRequest { success: empty(), ..Default::default() }, 128), Err(StateError::KeyNotFound));
+        assert_eq!(
+            check_txn(
+                &TxnRequest {
+                    success: empty(),
+                    ..Default::default()
+                },
+                128
+            ),
+            Err(StateError::KeyNotFound)
+        );
         let unset = operation(Request::RequestPut(PutRequest::default()));
-        let request = TxnRequest { success: vec![unset], failure: empty(), ..Default::default() };
+        let request = TxnRequest {
+            success: vec![unset],
+            failure: empty(),
+            ..Default::default()
+        };
         assert_eq!(check_txn(&request, 128), Err(StateError::EmptyKey));
     }
 
     #[test]
     fn which_transactions_only_read() {
-        let serializable = RangeRequest { serializable: true, ..range("k") };
+        let serializable = RangeRequest {
+            serializable: true,
+            ..range("k")
+        };
         let reads = |ranges: Vec<RangeRequest>| {
-            let success = ranges.into_iter().map(|range| operation(Request::RequestRange(range))).collect();
-            TxnRequest { success, ..Default::default() }
+            let success = ranges
+                .into_iter()
+                .map(|range| operation(Request::RequestRange(range)))
+                .collect();
+            TxnRequest {
+                success,
+                ..Default::default()
+            }
         };
         assert!(is_read_only(&TxnRequest::default()) && is_serializable(&TxnRequest::default()));
         assert!(is_serializable(&reads(vec![serializable.clone()])));
         let mixed = reads(vec![serializable, range("k")]);
         assert!(is_read_only(&mixed) && !is_serializable(&mixed));
         let nested = operation(Request::RequestTxn(TxnRequest::default()));
-        assert!(!is_read_only(&TxnRequest { failure: vec![nested], ..Default::default() }));
+        assert!(!is_read_only(&TxnRequest {
+            failure: vec![nested],
+            ..Default::default()
+        }));
     }
 }
