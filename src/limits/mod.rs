@@ -56,3 +56,7 @@ pub const MAX_MESSAGE_LEVELS: usize = 10_000;
 pub const MAX_GROUP_LEVELS: usize = 100;
 /// Levels of nested transactions that are decoded; it bounds the stack, and so `--max-txn-ops` has no effect beyond it.
 pub const MAX_TXN_LEVELS: usize = 256;
+// Index.
+
+/// Keys that one slice of an index read looks at before it stops with the key to go on from: under 1 ms of work.
+pub const INDEX_SLICE_ENTRIES: usize = 4096;

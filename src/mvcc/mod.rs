@@ -1,4 +1,6 @@
 //! Revisions, the lock-free index, the event window, watch cursors and compaction.
 
+pub mod index;
+pub mod interval;
 pub mod record;
 pub mod revision;
