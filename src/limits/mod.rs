@@ -60,3 +60,62 @@ pub const MAX_TXN_LEVELS: usize = 256;
 
 /// Keys that one slice of an index read looks at before it stops with the key to go on from: under 1 ms of work.
 pub const INDEX_SLICE_ENTRIES: usize = 4096;
+// --- http: what one connection may make the server hold or do ---------------------------------------------------
+
+/// Largest frame payload the server accepts (SETTINGS_MAX_FRAME_SIZE), in bytes.
+pub const HTTP_FRAME_BYTES: usize = 16_384;
+/// Largest decoded header list (names + values + 32 each, RFC 9113 §6.5.2) and largest encoded block, in bytes.
+pub const HTTP_HEADER_LIST_BYTES: usize = 65_536;
+/// Size of the HPACK table the server keeps for a client, and of the one it uses itself, in bytes.
+pub const HTTP_HEADER_TABLE_BYTES: usize = 4_096;
+/// CONTINUATION frames one header block may be cut into.
+pub const HTTP_CONTINUATION_FRAMES: u32 = 16;
+/// Receive window of a stream, in bytes.
+pub const HTTP_STREAM_WINDOW: u32 = 1 << 20;
+/// Receive window of a connection, in bytes.
+pub const HTTP_CONNECTION_WINDOW: u32 = 4 << 20;
+/// Open streams of a connection, whatever SETTINGS_MAX_CONCURRENT_STREAMS allows; more are refused.
+pub const HTTP_STREAMS: usize = 65_536;
+/// Bytes of a connection that may wait for its socket; above it nothing more is read or scheduled.
+pub const HTTP_OUTPUT_BYTES: usize = 262_144;
+/// Bytes of control frames among [`HTTP_OUTPUT_BYTES`]; above it the connection is closed.
+pub const HTTP_CONTROL_BYTES: usize = 65_536;
+/// Bytes a stream may queue for its windows before its producer is told to wait.
+pub const HTTP_STREAM_QUEUE_BYTES: usize = 262_144;
+/// Bytes all streams of a connection may queue; above it new streams are refused.
+pub const HTTP_CONNECTION_QUEUE_BYTES: usize = 1 << 20;
+/// Replies up to this size go ahead of bulk data that waits for its turn, in bytes.
+pub const HTTP_DIRECT_BYTES: usize = 4_096;
+/// Streams the server reset and whose late frames it still ignores.
+pub const HTTP_RESET_MEMORY: usize = 256;
+/// A response without progress for this long is reset, in seconds.
+pub const HTTP_STALL_SECONDS: u64 = 30;
+/// After the first GOAWAY of a shutdown, how long the client's answer is waited for, in seconds.
+pub const HTTP_DRAIN_SECONDS: u64 = 5;
+/// A connection that has not sent the whole preface after this long is closed, in seconds.
+pub const HTTP_PREFACE_SECONDS: u64 = 120;
+/// Token buckets (burst, tokens per second) for frames that cost work and bring none.
+pub const HTTP_RESETS: (u32, u32) = (4_096, 512);
+pub const HTTP_EMPTY_DATA: (u32, u32) = (1_024, 64);
+pub const HTTP_SETTINGS: (u32, u32) = (128, 16);
+pub const HTTP_PINGS: (u32, u32) = (1_024, 64);
+pub const HTTP_WINDOW_UPDATES: (u32, u32) = (4_096, 1_024);
+pub const HTTP_IDLE_FRAMES: (u32, u32) = (4_096, 256);
+/// Tokens for WINDOW_UPDATE that each DATA frame sent gives back: one for the stream, one for the connection, spare.
+pub const HTTP_WINDOW_UPDATES_PER_DATA: u32 = 4;
+
+/// Head of an HTTP/1.1 request (request line and headers), in bytes and headers.
+pub const HTTP1_HEAD_BYTES: usize = 65_536;
+pub const HTTP1_HEADERS: usize = 128;
+
+const _: () = assert!(HTTP_CONTROL_BYTES < HTTP_OUTPUT_BYTES);
+const _: () = assert!(HTTP_STREAM_QUEUE_BYTES <= HTTP_CONNECTION_QUEUE_BYTES);
+const _: () = assert!(HTTP_DIRECT_BYTES < HTTP_FRAME_BYTES && HTTP_FRAME_BYTES < 1 << 24);
+const _: () = assert!(HTTP_CONTINUATION_FRAMES as usize * HTTP_FRAME_BYTES >= HTTP_HEADER_LIST_BYTES);
+
+// --- grpc --------------------------------------------------------------------------------------------------------
+
+/// Bytes of unfinished messages a connection may hold; the call that goes beyond it fails.
+pub const GRPC_ASSEMBLY_BYTES: usize = 64 << 20;
+/// First allocation for a message that spans frames, in bytes; more only as bytes arrive.
+pub const GRPC_ASSEMBLY_FIRST_BYTES: usize = 65_536;

@@ -1,0 +1,3 @@
+//! Tests of whole gRPC connections.
+
+mod calls;
