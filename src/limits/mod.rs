@@ -119,3 +119,17 @@ const _: () = assert!(HTTP_CONTINUATION_FRAMES as usize * HTTP_FRAME_BYTES >= HT
 pub const GRPC_ASSEMBLY_BYTES: usize = 64 << 20;
 /// First allocation for a message that spans frames, in bytes; more only as bytes arrive.
 pub const GRPC_ASSEMBLY_FIRST_BYTES: usize = 65_536;
+/// Keys of a lease that are kept in a list; more go into a tree.
+pub const LEASE_KEYS_IN_LIST: usize = 32;
+/// Out-of-date timer entries of leases below which nobody cleans up.
+pub const LEASE_STALE_ENTRIES_MIN: usize = 1024;
+/// Timer entries of leases that one turn looks at.
+pub const LEASE_TIMER_BUDGET: usize = 4096;
+/// Revocations per second that the leader is ready to propose; from so many leases on a new leader spreads expiries.
+pub const LEASE_REVOKE_RATE_PER_SECOND: usize = 1000;
+/// Expiries that a new leader lets fall into one second.
+pub const LEASE_EXPIRIES_PER_SECOND: usize = 750;
+/// How long a lease whose revocation was proposed stays out of sight of the timer.
+pub const LEASE_REVOKE_RETRY: std::time::Duration = std::time::Duration::from_secs(3);
+
+const _: () = assert!(LEASE_EXPIRIES_PER_SECOND < LEASE_REVOKE_RATE_PER_SECOND);

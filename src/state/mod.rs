@@ -3,4 +3,5 @@
 pub mod depth;
 pub mod error;
 mod intervals;
+pub mod lease;
 pub mod validate;
