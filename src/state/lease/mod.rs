@@ -31,7 +31,10 @@ pub struct LessorConfig {
 
 impl Default for LessorConfig {
     fn default() -> LessorConfig {
-        LessorConfig { min_ttl_s: 2, checkpoint_interval: None }
+        LessorConfig {
+            min_ttl_s: 2,
+            checkpoint_interval: None,
+        }
     }
 }
 
@@ -92,23 +95,42 @@ pub struct TimeToLive {
 
 impl Lease {
     fn new(ttl_s: i64, remaining_ttl_s: i64) -> Lease {
-        Lease { ttl_s, remaining_ttl_s, expiry: None, wake_at: None, checkpoint_at: None, keys: Attached::default() }
+        Lease {
+            ttl_s,
+            remaining_ttl_s,
+            expiry: None,
+            wake_at: None,
+            checkpoint_at: None,
+            keys: Attached::default(),
+        }
     }
 
     /// How long it runs from a renewal on, in seconds.
     fn run_s(&self) -> i64 {
-        if self.remaining_ttl_s > 0 { self.remaining_ttl_s } else { self.ttl_s }
+        if self.remaining_ttl_s > 0 {
+            self.remaining_ttl_s
+        } else {
+            self.ttl_s
+        }
     }
 
     fn encode(&self, id: i64) -> Vec<u8> {
-        leasepb::Lease { id, ttl: self.ttl_s, remaining_ttl: self.remaining_ttl_s }.encode_to_vec()
+        leasepb::Lease {
+            id,
+            ttl: self.ttl_s,
+            remaining_ttl: self.remaining_ttl_s,
+        }
+        .encode_to_vec()
     }
 }
 
 impl Lessor {
     /// No leases yet, and not leading.
     pub fn new(config: LessorConfig) -> Lessor {
-        Lessor { config, ..Lessor::default() }
+        Lessor {
+            config,
+            ..Lessor::default()
+        }
     }
 
     /// Takes over a stored lease at boot, before its keys are attached.
@@ -155,7 +177,9 @@ impl Lessor {
 
     /// The keys of a lease, in order, to be deleted before `revoke`; the lease has none from now on.
     pub(crate) fn take_keys(&mut self, id: i64) -> Option<impl Iterator<Item = Box<[u8]>> + Send + use<>> {
-        self.leases.get_mut(&id).map(|lease| std::mem::take(&mut lease.keys).into_iter())
+        self.leases
+            .get_mut(&id)
+            .map(|lease| std::mem::take(&mut lease.keys).into_iter())
     }
 
     /// Removes a lease, whose keys are gone already.
@@ -167,10 +191,12 @@ impl Lessor {
         self.changed.insert(id);
         let leases = &self.leases;
         if lease.wake_at.is_some() {
-            self.expiries.mark_stale(|at, id| leases.get(&id).is_some_and(|lease| lease.wake_at == Some(at)));
+            self.expiries
+                .mark_stale(|at, id| leases.get(&id).is_some_and(|lease| lease.wake_at == Some(at)));
         }
         if lease.checkpoint_at.is_some() {
-            self.checkpoints.mark_stale(|at, id| leases.get(&id).is_some_and(|lease| lease.checkpoint_at == Some(at)));
+            self.checkpoints
+                .mark_stale(|at, id| leases.get(&id).is_some_and(|lease| lease.checkpoint_at == Some(at)));
         }
     }
 
@@ -226,8 +252,16 @@ impl Lessor {
             Some(left) => seconds(left),
             None => -seconds(now.saturating_sub(expiry)),
         });
-        let keys = if with_keys { lease.keys.iter().map(Box::from).collect() } else { Vec::new() };
-        Some(TimeToLive { granted_ttl_s: lease.ttl_s, remaining_s, keys })
+        let keys = if with_keys {
+            lease.keys.iter().map(Box::from).collect()
+        } else {
+            Vec::new()
+        };
+        Some(TimeToLive {
+            granted_ttl_s: lease.ttl_s,
+            remaining_s,
+            keys,
+        })
     }
 
     /// All ids, the next to expire first; by id where that does not tell.
@@ -347,7 +381,11 @@ impl Lessor {
                 continue;
             };
             lease.checkpoint_at = None;
-            let Some(left) = lease.expiry.and_then(|expiry| expiry.checked_sub(now)).filter(|left| !left.is_zero()) else {
+            let Some(left) = lease
+                .expiry
+                .and_then(|expiry| expiry.checked_sub(now))
+                .filter(|left| !left.is_zero())
+            else {
                 continue;
             };
             let remaining_s = seconds(left) + i64::from(left.subsec_nanos() > 0);
@@ -363,7 +401,12 @@ impl Lessor {
     /// What changed since the last call, by id: the stored form of a lease (key, value), or no value if it is gone.
     pub(crate) fn take_changes(&mut self) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
         let changed = std::mem::take(&mut self.changed);
-        let stored = |id: i64| (id.to_be_bytes().to_vec(), self.leases.get(&id).map(|lease| lease.encode(id)));
+        let stored = |id: i64| {
+            (
+                id.to_be_bytes().to_vec(),
+                self.leases.get(&id).map(|lease| lease.encode(id)),
+            )
+        };
         changed.into_iter().map(stored).collect()
     }
 
@@ -380,7 +423,8 @@ impl Lessor {
             Some(_) => {
                 self.schedule_expiry(id);
                 let leases = &self.leases;
-                self.expiries.mark_stale(|at, id| leases.get(&id).is_some_and(|lease| lease.wake_at == Some(at)));
+                self.expiries
+                    .mark_stale(|at, id| leases.get(&id).is_some_and(|lease| lease.wake_at == Some(at)));
             }
             None => self.schedule_expiry(id),
         }

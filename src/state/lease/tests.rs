@@ -22,7 +22,11 @@ fn grants() {
     assert_eq!(lessor.grant(1, MAX_TTL_S + 1, at(0)), Err(StateError::LeaseTtlTooLarge));
     assert_eq!(lessor.grant(1, MAX_TTL_S, at(0)), Ok(MAX_TTL_S));
     assert_eq!(lessor.grant(1, 5, at(0)), Err(StateError::LeaseExists));
-    assert_eq!(lessor.grant(1, MAX_TTL_S + 1, at(0)), Err(StateError::LeaseTtlTooLarge), "the TTL is looked at first");
+    assert_eq!(
+        lessor.grant(1, MAX_TTL_S + 1, at(0)),
+        Err(StateError::LeaseTtlTooLarge),
+        "the TTL is looked at first"
+    );
     for (id, ttl_s) in [(2, 0), (3, -7), (4, 1), (5, i64::MIN)] {
         assert_eq!(lessor.grant(id, ttl_s, at(0)), Ok(2));
     }
@@ -111,14 +115,21 @@ fn a_new_leader_gives_full_time_and_spreads_expiries() {
 
 #[test]
 fn checkpoints_keep_the_remainder_across_leaders() {
-    let config = LessorConfig { min_ttl_s: 2, checkpoint_interval: Some(at(300)) };
+    let config = LessorConfig {
+        min_ttl_s: 2,
+        checkpoint_interval: Some(at(300)),
+    };
     let mut lessor = Lessor::new(config);
     lessor.promote(at(0), Duration::ZERO);
     lessor.grant(1, 1000, at(0)).unwrap();
     lessor.grant(2, 300, at(0)).unwrap();
     assert_eq!(lessor.due_checkpoints(at(299), 10), []);
     let due = lessor.due_checkpoints(at(300) + Duration::from_millis(1), 10);
-    assert_eq!(due, [(1, 700)], "a lease of one interval needs none; the remainder is rounded up");
+    assert_eq!(
+        due,
+        [(1, 700)],
+        "a lease of one interval needs none; the remainder is rounded up"
+    );
     lessor.checkpoint(1, 700, at(300));
     lessor.checkpoint(77, 1, at(300));
     assert_eq!(lessor.due_checkpoints(at(600), 10), [(1, 400)]);
@@ -141,20 +152,33 @@ fn changes_are_etcds_bytes_and_come_back() {
     lessor.revoke(8);
     lessor.grant(-1, 5, at(0)).unwrap();
     let changes = lessor.take_changes();
-    let keys: Vec<_> = changes.iter().map(|(key, _)| i64::from_be_bytes(key[..].try_into().unwrap())).collect();
+    let keys: Vec<_> = changes
+        .iter()
+        .map(|(key, _)| i64::from_be_bytes(key[..].try_into().unwrap()))
+        .collect();
     assert_eq!(keys, [-1, 7, 8]);
     assert_eq!(changes[1].1.as_deref(), Some(&[0x08, 7, 0x10, 60, 0x18, 30][..]));
     assert_eq!(changes[2].1, None);
     assert!(lessor.take_changes().is_empty());
-    let mut restored = Lessor::new(LessorConfig { min_ttl_s: 45, ..LessorConfig::default() });
+    let mut restored = Lessor::new(LessorConfig {
+        min_ttl_s: 45,
+        ..LessorConfig::default()
+    });
     for (_, value) in changes {
         if let Some(value) = value {
             restored.restore(&leasepb::Lease::decode(&value[..]).unwrap());
         }
     }
     restored.promote(at(0), Duration::ZERO);
-    let left = |id| restored.time_to_live(id, false, at(0)).map(|left| (left.granted_ttl_s, left.remaining_s));
-    assert_eq!((left(7), left(8), left(-1)), (Some((60, Some(30))), None, Some((45, Some(45)))));
+    let left = |id| {
+        restored
+            .time_to_live(id, false, at(0))
+            .map(|left| (left.granted_ttl_s, left.remaining_s))
+    };
+    assert_eq!(
+        (left(7), left(8), left(-1)),
+        (Some((60, Some(30))), None, Some((45, Some(45))))
+    );
 }
 
 /// Revoked leases with long lives leave no growing heap behind.
@@ -165,11 +189,19 @@ fn revoked_leases_leave_nothing_behind() {
         lessor.grant(id, MAX_TTL_S, at(0)).unwrap();
         lessor.revoke(id);
     }
-    assert!(lessor.expiries.len() <= 2 * LEASE_STALE_ENTRIES_MIN + 2, "{}", lessor.expiries.len());
+    assert!(
+        lessor.expiries.len() <= 2 * LEASE_STALE_ENTRIES_MIN + 2,
+        "{}",
+        lessor.expiries.len()
+    );
     lessor.grant(5, 10, at(0)).unwrap();
     lessor.revoke(5);
     lessor.grant(5, 100, at(0)).unwrap();
-    assert_eq!(lessor.expired(at(50), 10), [0; 0], "the entry of the former lease with this id is not its own");
+    assert_eq!(
+        lessor.expired(at(50), 10),
+        [0; 0],
+        "the entry of the former lease with this id is not its own"
+    );
 }
 
 /// A million leases renewed for an hour: a turn never looks at more than its budget, and renewing touches no timer.
@@ -190,5 +222,9 @@ fn a_million_leases() {
         turns += 1;
         assert!(turns < 2000);
     }
-    assert_eq!(named, 2 * 16_667 - 1, "those of 60 and of 61 s, less the one that does not exist");
+    assert_eq!(
+        named,
+        2 * 16_667 - 1,
+        "those of 60 and of 61 s, less the one that does not exist"
+    );
 }
