@@ -133,3 +133,10 @@ pub const LEASE_EXPIRIES_PER_SECOND: usize = 750;
 pub const LEASE_REVOKE_RETRY: std::time::Duration = std::time::Duration::from_secs(3);
 
 const _: () = assert!(LEASE_EXPIRIES_PER_SECOND < LEASE_REVOKE_RATE_PER_SECOND);
+
+// mvcc::window.
+
+/// Bytes of records in one block of the event window; a larger record has a block of its own.
+pub const WINDOW_BLOCK_BYTES: usize = 1 << 20;
+/// Record length assumed before any was seen, when a block's table of heads is sized.
+pub const WINDOW_RECORD_BYTES_MIN: usize = 64;

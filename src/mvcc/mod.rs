@@ -4,3 +4,5 @@ pub mod index;
 pub mod interval;
 pub mod record;
 pub mod revision;
+pub mod view;
+pub mod window;

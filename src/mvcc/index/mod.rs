@@ -27,6 +27,7 @@
 //!
 //! The room knows nothing of views: `V` is whatever the store publishes beside the root.
 
+pub mod append;
 mod cell;
 mod entry;
 mod handles;
