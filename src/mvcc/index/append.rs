@@ -45,7 +45,12 @@ impl AppendWriter {
         let zeroed = vec![0u8; capacity].into_boxed_slice();
         // SAFETY: `UnsafeCell<u8>` has the layout of `u8`, so the allocation is one of `[UnsafeCell<u8>]` as well.
         let bytes = unsafe { Box::from_raw(Box::into_raw(zeroed) as *mut [UnsafeCell<u8>]) };
-        AppendWriter { block: Arc::new(AppendBlock { bytes, length: AtomicUsize::new(0) }) }
+        AppendWriter {
+            block: Arc::new(AppendBlock {
+                bytes,
+                length: AtomicUsize::new(0),
+            }),
+        }
     }
 
     /// The shared side.
@@ -66,7 +71,11 @@ impl AppendWriter {
     /// Fills the next `length` bytes by `fill` and makes them readable. Panics when the block has less room.
     pub fn append(&mut self, length: usize, fill: impl FnOnce(&mut [u8])) {
         let start = self.length();
-        assert!(length <= self.block.capacity() - start, "append of {length} bytes to a block with {} free", self.free());
+        assert!(
+            length <= self.block.capacity() - start,
+            "append of {length} bytes to a block with {} free",
+            self.free()
+        );
         let pointer = self.block.bytes[start..].as_ptr();
         // SAFETY: the range lies inside the allocation and above `length`, where only this writer, which is borrowed
         // mutably, reads or writes. Going through `UnsafeCell::raw_get` keeps the right to write.

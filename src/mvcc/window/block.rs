@@ -33,7 +33,14 @@ impl Head {
     fn encode(&self, out: &mut [u8]) {
         out[0..8].copy_from_slice(&self.revision.main.to_le_bytes());
         out[8..16].copy_from_slice(&self.previous.main.to_le_bytes());
-        let words = [self.revision.sub, self.previous.sub, self.start, self.length, self.stored_length, self.key_length];
+        let words = [
+            self.revision.sub,
+            self.previous.sub,
+            self.start,
+            self.length,
+            self.stored_length,
+            self.key_length,
+        ];
         for (at, word) in words.into_iter().enumerate() {
             out[16 + 4 * at..20 + 4 * at].copy_from_slice(&word.to_le_bytes());
         }
@@ -120,7 +127,10 @@ impl BlockWriter {
     pub fn new(capacity: usize, first_length: usize, average: usize) -> BlockWriter {
         let capacity = capacity.max(first_length);
         let records = (capacity / average.max(16)).max(1) + 1;
-        BlockWriter { heads: AppendWriter::new(records * HEAD_BYTES), bytes: AppendWriter::new(capacity) }
+        BlockWriter {
+            heads: AppendWriter::new(records * HEAD_BYTES),
+            bytes: AppendWriter::new(capacity),
+        }
     }
 
     /// Whether a record of `length` bytes fits.
@@ -130,13 +140,24 @@ impl BlockWriter {
 
     /// The readers' side.
     pub fn block(&self, first: Revision) -> Block {
-        Block { first, heads: self.heads.block().clone(), bytes: self.bytes.block().clone() }
+        Block {
+            first,
+            heads: self.heads.block().clone(),
+            bytes: self.bytes.block().clone(),
+        }
     }
 
     /// Appends a record; `view` is its event form.
     pub fn append(&mut self, revision: Revision, previous: Option<Revision>, tombstone: bool, view: &KeyValueView<'_>) {
         let length = view.encoded_length();
-        let stored = if tombstone { KeyValueView { key: view.key, ..Default::default() } } else { *view };
+        let stored = if tombstone {
+            KeyValueView {
+                key: view.key,
+                ..Default::default()
+            }
+        } else {
+            *view
+        };
         let start = self.bytes.length();
         self.bytes.append(length, |mut out| view.encode(&mut out));
         let head = Head {

@@ -45,7 +45,11 @@ impl<'a> RecordRef<'a> {
     /// The key.
     pub fn key(&self) -> &'a [u8] {
         // Field 1 comes first: a tag of one byte, the length, the key.
-        let start = if self.key_length == 0 { 0 } else { 1 + super::record::varint_length(self.key_length as u64) };
+        let start = if self.key_length == 0 {
+            0
+        } else {
+            1 + super::record::varint_length(self.key_length as u64)
+        };
         &self.event[start..start + self.key_length]
     }
 
@@ -88,13 +92,23 @@ impl WindowView {
         let after = self.blocks.partition_point(|block| block.first <= from);
         let block = after.saturating_sub(1);
         let position = self.blocks.get(block).map_or(0, |block| block.position(from));
-        Scan { view: self, block, position }
+        Scan {
+            view: self,
+            block,
+            position,
+        }
     }
 }
 
 impl std::fmt::Debug for WindowView {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "WindowView({}..={:?}, {} blocks)", self.first_main, self.last, self.blocks.len())
+        write!(
+            formatter,
+            "WindowView({}..={:?}, {} blocks)",
+            self.first_main,
+            self.last,
+            self.blocks.len()
+        )
     }
 }
 
@@ -151,14 +165,23 @@ impl WindowWriter {
     }
 
     /// Appends a change. `fields` is the event form: of a deletion only key and mod revision are set. Revisions rise.
-    pub fn append(&mut self, revision: Revision, previous: Option<Revision>, tombstone: bool, fields: &KeyValueView<'_>) {
+    pub fn append(
+        &mut self,
+        revision: Revision,
+        previous: Option<Revision>,
+        tombstone: bool,
+        fields: &KeyValueView<'_>,
+    ) {
         assert!(revision > self.last, "{revision:?} does not follow {:?}", self.last);
         debug_assert_eq!(fields.mod_revision, revision.main);
         let length = fields.encoded_length();
         if !self.newest.as_ref().is_some_and(|block| block.fits(length)) {
             self.start_block(revision, length);
         }
-        self.newest.as_mut().expect("just made").append(revision, previous, tombstone, fields);
+        self.newest
+            .as_mut()
+            .expect("just made")
+            .append(revision, previous, tombstone, fields);
         self.average = (self.average * 63 + length) / 64;
         self.last = revision;
     }
@@ -173,7 +196,11 @@ impl WindowWriter {
 
     /// The window as it is now.
     pub fn view(&self) -> WindowView {
-        WindowView { blocks: self.blocks.clone(), last: self.last, first_main: self.first_main }
+        WindowView {
+            blocks: self.blocks.clone(),
+            last: self.last,
+            first_main: self.first_main,
+        }
     }
 
     /// Memory of the blocks, in bytes.
@@ -188,7 +215,11 @@ impl WindowWriter {
         while self.bytes > bytes_max && dropped + 1 < self.blocks.len() {
             let next = &self.blocks[dropped + 1];
             // The block's last record may share a main revision with the next block's first.
-            let complete_to = if next.first.sub == 0 { next.first.main - 1 } else { next.first.main };
+            let complete_to = if next.first.sub == 0 {
+                next.first.main - 1
+            } else {
+                next.first.main
+            };
             if complete_to > held_main {
                 break;
             }
@@ -207,7 +238,14 @@ mod tests {
     use super::*;
 
     fn fields<'a>(key: &'a [u8], value: &'a [u8], main: i64) -> KeyValueView<'a> {
-        KeyValueView { key, create_revision: main, mod_revision: main, version: 1, value, lease: 0 }
+        KeyValueView {
+            key,
+            create_revision: main,
+            mod_revision: main,
+            version: 1,
+            value,
+            lease: 0,
+        }
     }
 
     fn filled(records: i64) -> WindowWriter {
@@ -251,7 +289,11 @@ mod tests {
     #[test]
     fn a_tombstone_is_stored_as_its_key() {
         let mut window = WindowWriter::new(1);
-        let event = KeyValueView { key: b"gone", mod_revision: 2, ..Default::default() };
+        let event = KeyValueView {
+            key: b"gone",
+            mod_revision: 2,
+            ..Default::default()
+        };
         window.append(Revision::new(2, 0), None, true, &event);
         let view = window.view();
         let record = view.get(Revision::new(2, 0)).unwrap();
@@ -269,11 +311,19 @@ mod tests {
         assert_eq!(window.bytes(), bytes, "nothing is held by the pages");
         window.trim(100, 0);
         let view = window.view();
-        assert!(view.first_main() > 2 && view.first_main() <= 101, "{}", view.first_main());
+        assert!(
+            view.first_main() > 2 && view.first_main() <= 101,
+            "{}",
+            view.first_main()
+        );
         for main in view.first_main()..202 {
             assert!((0..3).all(|sub| view.get(Revision::new(main, sub)).is_some()));
         }
-        assert_eq!(before.scan(Revision::ZERO).count(), 600, "an older view keeps its blocks");
+        assert_eq!(
+            before.scan(Revision::ZERO).count(),
+            600,
+            "an older view keeps its blocks"
+        );
         window.trim(i64::MAX, usize::MAX);
         assert_eq!(window.view().first_main(), view.first_main());
     }
