@@ -22,6 +22,20 @@ impl AlignedBuffer {
         assert!(start <= ALIGNMENT);
         AlignedBuffer { bytes, start, length }
     }
+
+    /// Bytes this buffer can have without a new allocation.
+    pub fn capacity(&self) -> usize {
+        (self.bytes.len() - self.start) / ALIGNMENT * ALIGNMENT
+    }
+
+    /// The same buffer with a length of `length` rounded up to the alignment, which its capacity allows. What the
+    /// bytes are is left open.
+    pub fn with_length(mut self, length: usize) -> AlignedBuffer {
+        let length = length.next_multiple_of(ALIGNMENT);
+        assert!(length <= self.capacity());
+        self.length = length;
+        self
+    }
 }
 
 impl Clone for AlignedBuffer {
@@ -62,6 +76,10 @@ mod tests {
             let buffer = AlignedBuffer::zeroed(length);
             assert_eq!(buffer.as_ptr() as usize % ALIGNMENT, 0);
             assert_eq!(buffer.len(), length.next_multiple_of(ALIGNMENT));
+            assert!(buffer.capacity() >= buffer.len());
+            let shorter = buffer.with_length(1);
+            assert_eq!(shorter.len(), ALIGNMENT);
+            assert_eq!(shorter.as_ptr() as usize % ALIGNMENT, 0);
         }
     }
 }

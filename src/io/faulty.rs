@@ -218,7 +218,7 @@ impl FaultyDisk {
     fn abandon_in_flight(&mut self) {
         let mut in_flight = std::mem::take(&mut self.in_flight);
         for operation in &mut in_flight {
-            operation.order = self.random.next();
+            operation.order = self.random.bits();
         }
         in_flight.sort_by_key(|operation| operation.order);
         for InFlight { mut operation, .. } in in_flight {
@@ -506,7 +506,7 @@ impl Disk for FaultyDisk {
             token,
             operation,
             due_us: self.now_us + self.delay_us.start + self.random.below(span),
-            order: self.random.next(),
+            order: self.random.bits(),
             covered: self.medium.now(),
         });
     }

@@ -24,7 +24,7 @@ impl Random {
     }
 
     /// The next 64 bits.
-    pub fn next(&mut self) -> u64 {
+    pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -35,12 +35,12 @@ impl Random {
     /// A number below `bound`, which is not zero.
     pub fn below(&mut self, bound: u64) -> u64 {
         assert_ne!(bound, 0);
-        self.next() % bound
+        self.bits() % bound
     }
 
     /// True once in two.
     pub fn coin(&mut self) -> bool {
-        self.next() & 1 == 1
+        self.bits() & 1 == 1
     }
 }
 
@@ -72,7 +72,11 @@ impl Change {
     }
 
     fn apply(&self, contents: &mut Contents) {
-        self.apply_kept(contents, &mut |_| true);
+        match self {
+            Change::Write { offset, bytes } => contents.write(*offset, bytes),
+            Change::Zeros { offset, length } => contents.write_zeros(*offset, *length),
+            _ => self.apply_kept(contents, &mut |_| true),
+        }
     }
 
     /// Applies the sectors of a write that `keep` says are kept; other changes are kept whole or not at all.

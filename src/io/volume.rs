@@ -79,6 +79,14 @@ impl Contents {
         self.length = self.length.max(offset + bytes.len() as u64);
     }
 
+    /// Writes `length` zeros at `offset`, growing the file as needed.
+    pub fn write_zeros(&mut self, offset: u64, length: u64) {
+        const ZEROS: [u8; ALIGNMENT] = [0; ALIGNMENT];
+        for_each_piece(offset, length as usize, |block, within, piece| {
+            self.write(block * BLOCK + within as u64, &ZEROS[..piece.len()]);
+        });
+    }
+
     /// Allocates the missing blocks of a range and grows the file to its end.
     pub fn allocate(&mut self, offset: u64, length: u64) {
         for block in offset / BLOCK..(offset + length).div_ceil(BLOCK) {

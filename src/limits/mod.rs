@@ -140,3 +140,27 @@ const _: () = assert!(LEASE_EXPIRIES_PER_SECOND < LEASE_REVOKE_RATE_PER_SECOND);
 pub const WINDOW_BLOCK_BYTES: usize = 1 << 20;
 /// Record length assumed before any was seen, when a block's table of heads is sized.
 pub const WINDOW_RECORD_BYTES_MIN: usize = 64;
+
+// wal
+
+/// Bytes of a segment, etcd's number: the log goes on in the next one when a batch would not fit.
+pub const WAL_SEGMENT_BYTES: u64 = 64_000_000;
+/// A batch takes what has gathered until it is this long; a larger entry is a batch of its own.
+pub const WAL_BATCH_BYTES_MAX: usize = 1 << 20;
+/// Buffers of written batches are kept for reuse up to this size.
+pub const WAL_SPARE_BUFFER_BYTES_MAX: usize = 2 << 20;
+/// A segment is read, zeroed and repaired in pieces of this size.
+pub const WAL_PIECE_BYTES: usize = 256 << 10;
+/// The next segment is zeroed at this rate when nothing is waiting for it.
+pub const WAL_ZERO_BYTES_PER_SECOND: u64 = 16 << 20;
+/// The next segment is zeroed at least this many times as fast as the current one fills.
+pub const WAL_ZERO_BYTES_PER_BYTE: u64 = 4;
+/// How long after a lack of space preparing the next segment is tried again.
+pub const WAL_SPACE_RETRY: std::time::Duration = std::time::Duration::from_secs(1);
+/// A segment longer than this is not read: it can't be one of ours or etcd's.
+pub const WAL_SEGMENT_READ_BYTES_MAX: u64 = 1 << 30;
+
+const _: () = assert!(WAL_SEGMENT_BYTES.is_multiple_of(4096));
+const _: () = assert!(WAL_PIECE_BYTES.is_multiple_of(4096));
+const _: () = assert!(WAL_BATCH_BYTES_MAX as u64 * 4 < WAL_SEGMENT_BYTES);
+const _: () = assert!(WAL_BATCH_BYTES_MAX <= WAL_SPARE_BUFFER_BYTES_MAX);
