@@ -60,7 +60,7 @@ pub const BOOT_READS: usize = 16;
 /// Pages not wanted that a read at boot may carry along to join two that are.
 pub const BOOT_GAP_PAGES: u32 = 4;
 
-const _: () = assert!(PAGE_BYTES.is_multiple_of(crate::io::buffer::ALIGNMENT));
+const _: () = assert!(PAGE_BYTES.is_multiple_of(4096));
 // Four of the largest entries fit into a node, so that a node splits evenly.
 const _: () = assert!(4 * (KEY_MAX_BYTES + INLINE_VALUE_MAX_BYTES + 128) <= PAGE_BYTES - 32);
 const _: () = assert!(EXTENT_PACK_BYTES.is_multiple_of(PAGE_BYTES));
