@@ -18,8 +18,14 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
     ("bbolt", &["wal", "pages", "reactor"]),
     ("mvcc", &["reactor"]),
     ("state", &["reactor"]),
-    ("http", &["reactor", "proto", "config", "wal", "pages", "bbolt", "mvcc", "state"]),
-    ("grpc", &["reactor", "proto", "config", "wal", "pages", "bbolt", "mvcc", "state"]),
+    (
+        "http",
+        &["reactor", "proto", "config", "wal", "pages", "bbolt", "mvcc", "state"],
+    ),
+    (
+        "grpc",
+        &["reactor", "proto", "config", "wal", "pages", "bbolt", "mvcc", "state"],
+    ),
     ("raft", &["reactor", "http", "grpc", "net"]),
     ("net", &["pages", "wal", "mvcc", "state"]),
 ];
@@ -40,9 +46,17 @@ fn used_rooms(line: &str) -> Vec<&str> {
         let rest = &line[at + "crate::".len()..];
         if let Some(list) = rest.strip_prefix('{') {
             let end = list.find('}').unwrap_or(list.len());
-            used.extend(list[..end].split(',').map(|part| part.trim().split("::").next().unwrap_or_default()));
+            used.extend(
+                list[..end]
+                    .split(',')
+                    .map(|part| part.trim().split("::").next().unwrap_or_default()),
+            );
         } else {
-            used.push(rest.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next().unwrap_or_default());
+            used.push(
+                rest.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+                    .next()
+                    .unwrap_or_default(),
+            );
         }
     }
     used.into_iter().filter(|name| ROOMS.contains(name)).collect()
@@ -63,9 +77,15 @@ fn violations(files: &[Source]) -> Vec<String> {
             if line.contains("glommio::") && own != "reactor" {
                 found.push(format!("{}:{number}: glommio is named in `reactor` only", file.path));
             }
-            let is_unsafe = ["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern"].iter().any(|form| line.contains(form));
+            let is_unsafe = ["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern"]
+                .iter()
+                .any(|form| line.contains(form));
             if is_unsafe && !UNSAFE_ROOMS.iter().any(|room| file.path.starts_with(room)) {
-                found.push(format!("{}:{number}: `unsafe` outside {}", file.path, UNSAFE_ROOMS.join(", ")));
+                found.push(format!(
+                    "{}:{number}: `unsafe` outside {}",
+                    file.path,
+                    UNSAFE_ROOMS.join(", ")
+                ));
             }
         }
     }
@@ -82,9 +102,15 @@ fn rooms_use_only_rooms_above_them() {
 
 #[test]
 fn every_room_of_the_library_is_in_the_order() {
-    let lib = rust_files("src").into_iter().find(|file| file.path == "src/lib.rs").expect("src/lib.rs");
-    let mut declared: Vec<_> =
-        lib.text.lines().filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';')).collect();
+    let lib = rust_files("src")
+        .into_iter()
+        .find(|file| file.path == "src/lib.rs")
+        .expect("src/lib.rs");
+    let mut declared: Vec<_> = lib
+        .text
+        .lines()
+        .filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';'))
+        .collect();
     let mut ordered = ROOMS.to_vec();
     declared.sort_unstable();
     ordered.sort_unstable();
@@ -94,7 +120,10 @@ fn every_room_of_the_library_is_in_the_order() {
 /// The test must be able to fail.
 #[test]
 fn violations_are_found() {
-    let file = |path: &str, text: &str| Source { path: path.to_string(), text: text.to_string() };
+    let file = |path: &str, text: &str| Source {
+        path: path.to_string(),
+        text: text.to_string(),
+    };
     let bad = [
         file("src/wal/x.rs", "use crate::pages::Root;\n"),
         file("src/http/x.rs", "let x = crate::state::X;\n"),
@@ -103,6 +132,9 @@ fn violations_are_found() {
     ];
     let found = violations(&bad);
     assert_eq!(found.len(), 5, "{found:?}");
-    let good = [file("src/mvcc/index/x.rs", "use crate::{limits, io::disk};\nunsafe { }\n// unsafe raft\n")];
+    let good = [file(
+        "src/mvcc/index/x.rs",
+        "use crate::{limits, io::disk};\nunsafe { }\n// unsafe raft\n",
+    )];
     assert!(violations(&good).is_empty());
 }

@@ -20,10 +20,18 @@ const LONG_FILES: &[(&str, usize)] = &[];
 const LONG_FUNCTIONS: &[(&str, usize)] = &[];
 
 /// Left in a source, these say that something is not finished.
-const LEFTOVERS: &[&str] = &[concat!("FIX", "ME"), concat!("XX", "X"), concat!("HA", "CK"), concat!("TO", "DO")];
+const LEFTOVERS: &[&str] = &[
+    concat!("FIX", "ME"),
+    concat!("XX", "X"),
+    concat!("HA", "CK"),
+    concat!("TO", "DO"),
+];
 
 fn all_sources() -> Vec<Source> {
-    ["src", "bench", "tests", "proto"].into_iter().flat_map(rust_files).collect()
+    ["src", "bench", "tests", "proto"]
+        .into_iter()
+        .flat_map(rust_files)
+        .collect()
 }
 
 /// Functions of a file: name, first line, number of lines. By matching braces, strings and comments left aside.
@@ -90,13 +98,20 @@ fn strip(line: &str) -> String {
 }
 
 fn function_name(code: &str) -> Option<String> {
-    let at = code.find("fn ").filter(|at| *at == 0 || code.as_bytes()[at - 1] == b' ')?;
-    let name: String = code[at + 3..].chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+    let at = code
+        .find("fn ")
+        .filter(|at| *at == 0 || code.as_bytes()[at - 1] == b' ')?;
+    let name: String = code[at + 3..]
+        .chars()
+        .take_while(|c| c.is_alphanumeric() || *c == '_')
+        .collect();
     (!name.is_empty()).then_some(name)
 }
 
 fn allowed(list: &[(&str, usize)], name: &str, limit: usize) -> usize {
-    list.iter().find(|(listed, _)| *listed == name).map_or(limit, |(_, lines)| *lines)
+    list.iter()
+        .find(|(listed, _)| *listed == name)
+        .map_or(limit, |(_, lines)| *lines)
 }
 
 #[test]
@@ -127,17 +142,26 @@ fn exceptions_only_shrink() {
     }
     for (name, lines) in LONG_FUNCTIONS {
         let now = sources.iter().flat_map(|source| {
-            functions(source).into_iter().map(|(function, _, lines)| (format!("{} {function}", source.path), lines))
+            functions(source)
+                .into_iter()
+                .map(|(function, _, lines)| (format!("{} {function}", source.path), lines))
         });
-        let now = now.filter(|(function, _)| function == name).map(|(_, lines)| lines).max().unwrap_or(0);
+        let now = now
+            .filter(|(function, _)| function == name)
+            .map(|(_, lines)| lines)
+            .max()
+            .unwrap_or(0);
         assert_eq!(now, *lines, "{name}: set its exception to {now}, or remove it");
     }
 }
 
 #[test]
 fn every_file_says_what_it_is() {
-    let without: Vec<_> =
-        all_sources().into_iter().filter(|source| !source.text.starts_with("//!")).map(|source| source.path).collect();
+    let without: Vec<_> = all_sources()
+        .into_iter()
+        .filter(|source| !source.text.starts_with("//!"))
+        .map(|source| source.path)
+        .collect();
     assert!(without.is_empty(), "no `//!` header: {without:?}");
 }
 
@@ -168,13 +192,20 @@ fn production_code_does_not_unwrap() {
             }
         }
     }
-    assert!(found.is_empty(), "use a typed error, or `expect` with the invariant:\n{}", found.join("\n"));
+    assert!(
+        found.is_empty(),
+        "use a typed error, or `expect` with the invariant:\n{}",
+        found.join("\n")
+    );
 }
 
 /// The measure must see what it measures.
 #[test]
 fn functions_are_measured() {
     let text = "fn a() {\n    let x = '{';\n    let y = \"}\"; // }\n}\nfn b<'a>(x: &'a str) -> &'a str { x }\n";
-    let source = Source { path: "x".to_string(), text: text.to_string() };
+    let source = Source {
+        path: "x".to_string(),
+        text: text.to_string(),
+    };
     assert_eq!(functions(&source), [("a".to_string(), 1, 4), ("b".to_string(), 5, 1)]);
 }
