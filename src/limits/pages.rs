@@ -24,7 +24,7 @@ pub const WRITE_BYTES: usize = 256 << 10;
 /// Operations a checkpoint has in flight.
 pub const OPERATIONS: usize = 64;
 /// Units of work (a leaf merged, some records appended) of one step: a few hundred microseconds.
-pub const STEP_UNITS: usize = 8;
+pub const STEP_UNITS: usize = 16;
 /// Records appended by one unit of work.
 pub const APPEND_UNIT_RECORDS: usize = 64;
 /// Pages read ahead by a checkpoint.

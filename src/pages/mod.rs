@@ -5,16 +5,35 @@
 //! Readers work on a [`Root`] with a [`PageCache`] of their own; see `docs/pages.md` for the format and its rules.
 //! This room knows nothing of what the records mean, uses no clock and reaches the disk only through `io::disk`.
 
+mod builder;
 mod cache;
+mod changes;
+mod check;
+mod checkpoint;
 mod codec;
+mod failure;
+mod free;
+mod meta;
 mod node;
+mod output;
 mod page;
 mod record;
+mod rewrite;
 mod root;
+mod runs;
 mod scan;
+mod space;
+mod store;
+#[cfg(test)]
+mod tests;
 
 pub use cache::PageCache;
+pub use changes::{Records, TreeUpdates};
+pub use check::Check;
+pub use checkpoint::{Commit, Cut, Progress};
+pub use failure::{Aborted, CutError, StoreFailure};
 pub use page::{Corrupt, PageAddress, ReadFailure, TreeId};
 pub use record::{NewRecord, Record, RecordHead, RecordId, RecordView};
 pub use root::{Root, StateFields, TreeValue};
 pub use scan::{RecordScan, Scanned, TreeScan};
+pub use store::{Options, PageStore, Pin};

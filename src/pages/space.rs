@@ -1,0 +1,153 @@
+//! Giving space back while serving: the file's free tail is cut off, the blocks of long free runs are returned to the
+//! file system, and room is allocated ahead so that the reserve really is there.
+//!
+//! Runs after a commit, a few operations at a time, on pages that neither meta and no reader holds. An operation that
+//! fails is only a warning: nothing depends on it.
+
+use super::checkpoint::Progress;
+use super::store::{Activity, InFlight, PageStore};
+use crate::io::disk::{Disk, DiskError, Operation, Outcome};
+use crate::limits::pages::{HEADROOM_PAGES, PAGE_BYTES, PUNCH_MIN_PAGES, PUNCH_OPERATIONS, PUNCH_PAGES};
+use std::collections::VecDeque;
+
+/// One operation that gives space back or takes it ahead.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// The file gets this many pages.
+    Truncate {
+        pages: u32,
+    },
+    Punch {
+        start: u32,
+        length: u32,
+    },
+    /// The file grows by free pages.
+    Allocate {
+        pages: u32,
+    },
+}
+
+/// The operations that follow a checkpoint.
+pub(super) struct SpaceReturn {
+    steps: VecDeque<Step>,
+    running: Option<Step>,
+}
+
+impl PageStore {
+    /// Plans what follows a checkpoint; `grown` says that one was given up after the file had grown.
+    pub(super) fn begin_space_return(&mut self, grown: bool) {
+        let mut steps = VecDeque::new();
+        if grown {
+            steps.push_back(Step::Truncate {
+                pages: self.space.file_pages,
+            });
+        }
+        if !self.space_return_off {
+            self.plan(&mut steps);
+        }
+        self.activity = Activity::SpaceReturn(SpaceReturn { steps, running: None });
+    }
+
+    fn plan(&mut self, steps: &mut VecDeque<Step>) {
+        let space = &mut self.space;
+        let wanted = space.reserve + HEADROOM_PAGES;
+        let backed = space.available.pages() - space.punched.pages();
+        let missing = wanted
+            .saturating_sub(backed)
+            .min(space.limit.saturating_sub(space.file_pages));
+        if space.full {
+            steps.push_back(Step::Allocate { pages: missing.max(1) });
+            return;
+        }
+        if missing > HEADROOM_PAGES / 2 {
+            steps.push_back(Step::Allocate { pages: missing });
+            return;
+        }
+        let mut spare = space.available.pages().saturating_sub(wanted);
+        if let Some((start, length)) = space.available.last()
+            && start + length == space.file_pages
+            && length.min(spare) >= HEADROOM_PAGES / 2
+        {
+            let pages = length.min(spare);
+            spare -= pages;
+            // Taken out now: nothing may be allocated there while the operation runs.
+            space.file_pages -= pages;
+            space.available.remove(space.file_pages, pages);
+            space.punched.subtract(space.file_pages..space.file_pages + pages);
+            steps.push_back(Step::Truncate {
+                pages: space.file_pages,
+            });
+        }
+        let mut budget = PUNCH_PAGES.min(spare.saturating_sub(space.punched.pages()));
+        let mut punches = Vec::new();
+        for (start, length) in space.available.at_least(PUNCH_MIN_PAGES) {
+            if budget < PUNCH_MIN_PAGES || punches.len() == PUNCH_OPERATIONS {
+                break;
+            }
+            let length = length.min(budget);
+            if !space.punched.contains(start, length) {
+                budget -= length;
+                punches.push((start, length));
+            }
+        }
+        steps.extend(punches.into_iter().map(|(start, length)| Step::Punch { start, length }));
+    }
+
+    pub(super) fn step_space_return(&mut self, disk: &mut dyn Disk) -> Progress {
+        let Activity::SpaceReturn(work) = &mut self.activity else {
+            unreachable!("called in this activity");
+        };
+        if work.running.is_some() {
+            return Progress::Waiting;
+        }
+        let Some(step) = work.steps.pop_front() else {
+            self.activity = Activity::Idle;
+            self.note_sizes();
+            return Progress::Idle;
+        };
+        work.running = Some(step);
+        let (file, bytes) = (self.file, |pages: u32| u64::from(pages) * PAGE_BYTES as u64);
+        let operation = match step {
+            Step::Truncate { pages } => Operation::Truncate {
+                file,
+                length: bytes(pages),
+            },
+            Step::Punch { start, length } => Operation::PunchHole {
+                file,
+                offset: bytes(start),
+                length: bytes(length),
+            },
+            Step::Allocate { pages } => Operation::Allocate {
+                file,
+                offset: bytes(self.space.file_pages),
+                length: bytes(pages),
+            },
+        };
+        self.submit(disk, InFlight::Space, operation);
+        Progress::Waiting
+    }
+
+    pub(super) fn space_returned(&mut self, result: Result<Outcome, DiskError>) {
+        let Activity::SpaceReturn(work) = &mut self.activity else {
+            unreachable!("the operation belongs to this activity");
+        };
+        let step = work.running.take().expect("it was running");
+        match (step, result) {
+            (Step::Truncate { .. }, Ok(_)) => {}
+            (Step::Punch { start, length }, Ok(_)) => self.space.punched.unite(start..start + length),
+            (Step::Allocate { pages }, Ok(_)) => {
+                self.space.available.insert(self.space.file_pages, pages);
+                self.space.file_pages += pages;
+                self.space.full = false;
+            }
+            (Step::Allocate { .. }, Err(error)) if error.is_no_space() => self.space.full = true,
+            (_, Err(error)) => {
+                work.steps.clear();
+                self.space_return_off = true;
+                self.warnings.push(format!(
+                    "page file: no space is given back or allocated ahead any more: {error}"
+                ));
+            }
+        }
+    }
+}
