@@ -1,0 +1,55 @@
+//! The same requests to the program under test and to etcd 3.7.1: the answers have to be the same, byte for byte.
+//!
+//! `RINGD_DIFFERENTIAL=seed:count` repeats a random run, or makes it longer; a failure prints the line to use.
+
+#[path = "differential/answers.rs"]
+mod answers;
+#[path = "differential/exceptions.rs"]
+mod exceptions;
+#[path = "differential/pair.rs"]
+mod pair;
+#[path = "differential/requests.rs"]
+mod requests;
+mod support;
+#[path = "differential/watching.rs"]
+mod watching;
+
+use pair::{Difference, Pair};
+use support::{block_on, server::Program};
+
+/// How many requests a random run sends when nothing else is asked.
+const QUICK_COUNT: u64 = 3000;
+/// The seed of the run that is always the same.
+const FIXED_SEED: u64 = 1;
+
+fn expect_same(result: Result<(), Difference>) {
+    if let Err(difference) = result {
+        panic!("{difference}");
+    }
+}
+
+/// The seeds and the count to run: the asked one, or a fixed seed and one that is new each time.
+fn runs() -> Vec<(u64, u64)> {
+    let Ok(asked) = std::env::var("RINGD_DIFFERENTIAL") else {
+        let now = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .expect("a clock after 1970");
+        return vec![(FIXED_SEED, QUICK_COUNT), (u64::from(now.subsec_nanos()), QUICK_COUNT)];
+    };
+    let (seed, count) = asked.split_once(':').expect("RINGD_DIFFERENTIAL is seed:count");
+    vec![(seed.parse().expect("a seed"), count.parse().expect("a count"))]
+}
+
+#[test]
+fn random_requests() {
+    block_on(async {
+        for (seed, count) in runs() {
+            let mut pair = Pair::start(Program::subject()).await;
+            expect_same(pair.run_random(seed, count).await);
+            println!("seed {seed}: {count} requests, all answers the same");
+            pair.tally()
+                .iter()
+                .for_each(|(outcome, times)| println!("{times:6} {outcome}"));
+        }
+    });
+}

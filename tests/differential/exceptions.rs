@@ -1,0 +1,230 @@
+//! What etcd 3.5.1 answers differently from 3.7.1. No other program has exceptions.
+//!
+//! A difference that an exception explains is passed over. A request that would leave the two versions in different
+//! states is not sent to them at all.
+
+use std::collections::BTreeMap;
+
+use prost::Message;
+use ringd::proto::etcdserverpb::{self as pb, watch_request::RequestUnion};
+
+use super::{requests::Step, watching::Seen};
+use crate::support::{etcd, grpc::Reply, server::Program};
+
+/// A difference between the two versions.
+struct Exception {
+    /// The change in etcd that explains it.
+    change: &'static str,
+    /// Rewrites the 3.5.1 answer (third) as 3.7.1 would have given it, knowing its answer (fourth).
+    explain: fn(&str, &[u8], &mut Reply, &Reply),
+}
+
+/// The list, found by running 3.5.1 against 3.7.1.
+const SINCE_3_5_1: &[Exception] = &[
+    Exception {
+        change: "3.7 adds KV.RangeStream",
+        explain: range_stream,
+    },
+    Exception {
+        change: "3.6 adds hash_revision to HashKV's answer",
+        explain: hash_revision,
+    },
+    Exception {
+        change: "3.6 answers HashKV of a compacted revision with the hash made by that compaction",
+        explain: compaction_hash,
+    },
+    Exception {
+        change: "3.7 checks a txn's operations one by one, so that another error may come first",
+        explain: txn_error,
+    },
+    Exception {
+        change: "grpc-go 1.46 answers a malformed method name with Unimplemented",
+        explain: malformed_method,
+    },
+    Exception {
+        change: "3.6 adds storageVersion, dbSizeQuota and downgradeInfo to Status",
+        explain: status_fields,
+    },
+    Exception {
+        change: "3.7 answers keys_only from the index, without the lease",
+        explain: keys_only_lease,
+    },
+];
+
+/// The exceptions that hold for the subject.
+pub struct Exceptions {
+    list: &'static [Exception],
+}
+
+impl Exceptions {
+    /// None, unless the subject is 3.5.1.
+    pub fn of(subject: Program) -> Self {
+        Self {
+            list: if subject == Program::Etcd351 { SINCE_3_5_1 } else { &[] },
+        }
+    }
+
+    /// Rewrites the subject's answer as 3.7.1 would have given it, and counts the exceptions that did something.
+    pub fn apply(
+        &self,
+        method: &str,
+        request: &[u8],
+        subject: &mut Reply,
+        reference: &Reply,
+        tally: &mut BTreeMap<String, u64>,
+    ) {
+        for exception in self.list {
+            let before = subject.clone();
+            (exception.explain)(method, request, subject, reference);
+            if *subject != before {
+                *tally.entry(format!("exception: {}", exception.change)).or_default() += 1;
+            }
+        }
+    }
+
+    /// The same for what watches received.
+    pub fn apply_to_watches(&self, _subject: &mut BTreeMap<i64, Vec<Seen>>, _reference: &BTreeMap<i64, Vec<Seen>>) {}
+
+    /// True for a step that would leave the two versions in different states, `newest` being the revision.
+    pub fn avoids(&self, step: &Step, newest: i64) -> bool {
+        let alike = match step {
+            Step::Call { method, request } => is_understood_alike(method, request),
+            // 3.6.6 refuses a negative start; 3.6.2 no longer sends old events to a watch that starts in the future.
+            Step::Watch {
+                request:
+                    pb::WatchRequest {
+                        request_union: Some(RequestUnion::CreateRequest(watch)),
+                    },
+                ..
+            } => (0..=newest).contains(&watch.start_revision),
+            _ => true,
+        };
+        !self.list.is_empty() && !alike
+    }
+}
+
+/// False for bytes that only one of the two protobuf decoders takes, and for sort options that do not exist: 3.5.1
+/// panics on some of them, later versions refuse them.
+fn is_understood_alike(method: &str, request: &[u8]) -> bool {
+    match method {
+        etcd::PUT => pb::PutRequest::decode(request).is_ok(),
+        etcd::DELETE_RANGE => pb::DeleteRangeRequest::decode(request).is_ok(),
+        etcd::RANGE => pb::RangeRequest::decode(request).is_ok_and(|range| sort_is_known(&range)),
+        etcd::TXN => pb::TxnRequest::decode(request).is_ok_and(|txn| sorts_are_known(&txn)),
+        _ => true,
+    }
+}
+
+fn sort_is_known(range: &pb::RangeRequest) -> bool {
+    (0..=2).contains(&range.sort_order) && (0..=4).contains(&range.sort_target)
+}
+
+fn sorts_are_known(txn: &pb::TxnRequest) -> bool {
+    use pb::request_op::Request;
+    txn.success
+        .iter()
+        .chain(&txn.failure)
+        .all(|operation| match &operation.request {
+            Some(Request::RequestRange(range)) => sort_is_known(range),
+            Some(Request::RequestTxn(txn)) => sorts_are_known(txn),
+            _ => true,
+        })
+}
+
+fn range_stream(method: &str, _request: &[u8], subject: &mut Reply, reference: &Reply) {
+    if method == etcd::RANGE_STREAM && subject.status.message.starts_with("unknown method RangeStream") {
+        *subject = reference.clone();
+    }
+}
+
+/// Rewrites a message of the subject's answer.
+fn rewrite<R: Message + Default>(subject: &mut Reply, reference: &Reply, change: impl Fn(&mut R, &R)) {
+    for (ours, theirs) in subject.messages.iter_mut().zip(&reference.messages) {
+        if let (Ok(mut message), Ok(theirs)) = (R::decode(ours.clone()), R::decode(theirs.clone())) {
+            change(&mut message, &theirs);
+            *ours = message.encode_to_vec().into();
+        }
+    }
+}
+
+fn hash_revision(method: &str, _request: &[u8], subject: &mut Reply, reference: &Reply) {
+    if method == etcd::HASH_KV {
+        rewrite::<pb::HashKvResponse>(subject, reference, |ours, theirs| {
+            ours.hash_revision = theirs.hash_revision
+        });
+    }
+}
+
+fn compaction_hash(method: &str, _request: &[u8], subject: &mut Reply, reference: &Reply) {
+    let Ok(theirs) = reference.message::<pb::HashKvResponse>() else {
+        return;
+    };
+    let compacted = subject.status.message.ends_with("required revision has been compacted");
+    let ours = subject
+        .message::<pb::HashKvResponse>()
+        .map(|ours| ours.compact_revision);
+    if method == etcd::HASH_KV && (compacted || ours.is_ok_and(|revision| revision > theirs.compact_revision)) {
+        *subject = reference.clone();
+    }
+}
+
+fn txn_error(method: &str, _request: &[u8], subject: &mut Reply, reference: &Reply) {
+    if method == etcd::TXN && subject.status.code > 0 && reference.status.code > 0 {
+        subject.status.clone_from(&reference.status);
+    }
+}
+
+fn malformed_method(_method: &str, _request: &[u8], subject: &mut Reply, reference: &Reply) {
+    if subject.status.code == 8 && subject.status.message.starts_with("malformed method name") {
+        subject.status.code = reference.status.code;
+    }
+}
+
+fn status_fields(method: &str, _request: &[u8], subject: &mut Reply, reference: &Reply) {
+    if method == etcd::STATUS {
+        rewrite::<pb::StatusResponse>(subject, reference, |ours, theirs| {
+            ours.version.clone_from(&theirs.version);
+            ours.storage_version.clone_from(&theirs.storage_version);
+            ours.db_size_quota = theirs.db_size_quota;
+            ours.downgrade_info.clone_from(&theirs.downgrade_info);
+        });
+    }
+}
+
+fn keys_only_lease(method: &str, request: &[u8], subject: &mut Reply, reference: &Reply) {
+    match method {
+        etcd::RANGE => {
+            let asked = pb::RangeRequest::decode(request).unwrap_or_default();
+            rewrite::<pb::RangeResponse>(subject, reference, |ours, _| forget_leases(&asked, ours));
+        }
+        etcd::TXN => {
+            let asked = pb::TxnRequest::decode(request).unwrap_or_default();
+            rewrite::<pb::TxnResponse>(subject, reference, |ours, _| forget_leases_in_txn(&asked, ours));
+        }
+        _ => {}
+    }
+}
+
+fn forget_leases(asked: &pb::RangeRequest, answer: &mut pb::RangeResponse) {
+    if asked.keys_only && asked.sort_target != pb::range_request::SortTarget::Value as i32 {
+        answer.kvs.iter_mut().for_each(|kv| kv.lease = 0);
+    }
+}
+
+fn forget_leases_in_txn(asked: &pb::TxnRequest, answer: &mut pb::TxnResponse) {
+    use pb::{request_op::Request, response_op::Response};
+    let branch = if answer.succeeded {
+        &asked.success
+    } else {
+        &asked.failure
+    };
+    for (operation, response) in branch.iter().zip(&mut answer.responses) {
+        match (&operation.request, &mut response.response) {
+            (Some(Request::RequestRange(asked)), Some(Response::ResponseRange(answer))) => forget_leases(asked, answer),
+            (Some(Request::RequestTxn(asked)), Some(Response::ResponseTxn(answer))) => {
+                forget_leases_in_txn(asked, answer)
+            }
+            _ => {}
+        }
+    }
+}

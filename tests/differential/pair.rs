@@ -1,0 +1,461 @@
+//! Two servers that are given the same requests, one after the other, and whose answers are compared at once.
+
+use std::{collections::BTreeMap, fmt, time::Duration};
+
+use bytes::Bytes;
+use prost::Message;
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use ringd::proto::etcdserverpb as pb;
+
+use super::{
+    answers,
+    exceptions::Exceptions,
+    requests::{self, Generator, STREAMS, Step},
+    watching::Watching,
+};
+use crate::support::{
+    etcd,
+    grpc::{Channel, Reply, Status, Stream},
+    server::{Program, Server},
+};
+
+/// The key whose watch makes every stream answer progress requests, even without another watch.
+const SENTINEL: &str = "sentinel";
+/// The watch id of the sentinel.
+const SENTINEL_ID: i64 = 1_000_000;
+/// The puts after which every watch that starts a little in the future has started.
+const SENTINEL_PUTS: usize = 6;
+/// How often a compaction in the background is asked whether it is done, and how long apart.
+const COMPACTION_POLLS: u32 = 200;
+const COMPACTION_POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// The longest text of a request or an answer in a report.
+const REPORT_LENGTH: usize = 6000;
+
+/// Two answers that are not the same, and how to see it again.
+pub struct Difference {
+    seed: Option<(u64, u64)>,
+    number: u64,
+    problem: String,
+    step: String,
+    answers: Option<[String; 2]>,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let short = |text: &str| text.chars().take(REPORT_LENGTH).collect::<String>();
+        writeln!(out, "request {}: {}", self.number, short(&self.problem))?;
+        writeln!(out, "  request: {}", short(&self.step))?;
+        if let Some([subject, reference]) = &self.answers {
+            writeln!(out, "  subject: {}\n  reference: {}", short(subject), short(reference))?;
+        }
+        match self.seed {
+            Some((seed, count)) => writeln!(
+                out,
+                "  again: RINGD_DIFFERENTIAL={seed}:{count} cargo test --features blackbox --test differential random"
+            ),
+            None => Ok(()),
+        }
+    }
+}
+
+/// One server with the streams that stay open.
+struct Side {
+    server: Server,
+    channel: Channel,
+    keep_alive: Stream,
+    watching: Vec<Watching>,
+}
+
+impl Side {
+    async fn start(program: Program) -> Result<Self, String> {
+        let server = Server::start(program, &["--unsafe-no-fsync"]);
+        let channel = Channel::connect(&server.address())
+            .await
+            .map_err(|error| error.to_string())?;
+        let keep_alive = channel
+            .stream(etcd::LEASE_KEEP_ALIVE, &[])
+            .await
+            .map_err(|status| format!("{status:?}"))?;
+        let mut watching = Vec::new();
+        for _ in 0..STREAMS {
+            let mut stream = Watching::open(&channel).await?;
+            if program == Program::Etcd351 {
+                stream.let_progress_overtake();
+            }
+            stream.create(&sentinel_watch()).await?;
+            watching.push(stream);
+        }
+        Ok(Self {
+            server,
+            channel,
+            keep_alive,
+            watching,
+        })
+    }
+
+    async fn keep_alive(&mut self, request: &pb::LeaseKeepAliveRequest) -> Reply {
+        let mut messages = Vec::new();
+        let answer = match self.keep_alive.send(request) {
+            Ok(()) => self.keep_alive.next_raw().await,
+            Err(status) => Err(status),
+        };
+        let status = match answer {
+            Ok(message) => {
+                messages.extend(message);
+                Status::ok()
+            }
+            Err(status) => status,
+        };
+        Reply {
+            status,
+            head: None,
+            messages,
+        }
+    }
+
+    /// Waits, a bounded time, until a compaction is done in the background. etcd 3.6 and later then answer HashKV of
+    /// the compacted revision with the hash that the compaction computed, over what it was about to remove too.
+    async fn wait_for_compaction(&self, revision: i64) {
+        if self.server.program() == Program::Etcd351 {
+            return;
+        }
+        for _ in 0..COMPACTION_POLLS {
+            match etcd::hash_at(&self.channel, revision).await {
+                Ok(hash) if hash.compact_revision == revision => tokio::time::sleep(COMPACTION_POLL_INTERVAL).await,
+                _ => return,
+            }
+        }
+    }
+
+    async fn wait_for_watches(&mut self, revision: i64) -> Result<(), String> {
+        for stream in &mut self.watching {
+            stream.wait_for_progress(revision).await?;
+        }
+        if self.server.program() == Program::Etcd351 {
+            // Its progress answers may overtake events: give those time to come.
+            for stream in &mut self.watching {
+                stream.settle(Duration::from_millis(150)).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn sentinel_watch() -> pb::WatchRequest {
+    etcd::create_watch(pb::WatchCreateRequest {
+        key: SENTINEL.into(),
+        watch_id: SENTINEL_ID,
+        ..Default::default()
+    })
+}
+
+/// A change made to the subject's answer on the way, to see that the comparison notices: the number of the request,
+/// and the change.
+pub type Tampering = (u64, fn(&mut Reply));
+
+/// The two servers.
+pub struct Pair {
+    subject: Side,
+    reference: Side,
+    exceptions: Exceptions,
+    /// How many requests were sent.
+    number: u64,
+    seed: Option<(u64, u64)>,
+    tampering: Option<Tampering>,
+    /// How often each method answered in each way, to see what a run covered.
+    tally: BTreeMap<String, u64>,
+}
+
+impl Pair {
+    /// Starts both servers.
+    pub async fn start(subject: Program) -> Self {
+        Self::try_start(subject)
+            .await
+            .unwrap_or_else(|problem| panic!("the servers do not start: {problem}"))
+    }
+
+    async fn try_start(subject: Program) -> Result<Self, String> {
+        Ok(Self {
+            subject: Side::start(subject).await?,
+            reference: Side::start(Program::Reference).await?,
+            exceptions: Exceptions::of(subject),
+            number: 0,
+            seed: None,
+            tampering: None,
+            tally: BTreeMap::new(),
+        })
+    }
+
+    /// Changes one answer of the subject on its way to the comparison.
+    pub fn tamper(&mut self, tampering: Tampering) {
+        self.tampering = Some(tampering);
+    }
+
+    /// How often each method answered in each way.
+    pub fn tally(&self) -> &BTreeMap<String, u64> {
+        &self.tally
+    }
+
+    /// Sends `count` random requests; the first difference ends it.
+    pub async fn run_random(&mut self, seed: u64, count: u64) -> Result<(), Difference> {
+        self.seed = Some((seed, count));
+        let mut generator = Generator::new(ChaCha8Rng::seed_from_u64(seed));
+        while self.number < count {
+            let step = generator.step();
+            if self.exceptions.avoids(&step, generator.revision) {
+                continue;
+            }
+            self.run(&step, &mut generator).await?;
+        }
+        self.run(&Step::CompareWatches, &mut generator).await
+    }
+
+    /// Sends one request outside of a random run.
+    pub async fn check(&mut self, method: &'static str, request: &impl Message) -> Result<Reply, Difference> {
+        self.call(&requests::call(method, request), method, request.encode_to_vec().into())
+            .await
+    }
+
+    /// Sends a body that is not framed by us.
+    pub async fn check_framed(&mut self, method: &str, body: Bytes) -> Result<Reply, Difference> {
+        self.number += 1;
+        let (subject, reference) = tokio::join!(
+            self.subject.channel.framed(method, body.clone(), &[]),
+            self.reference.channel.framed(method, body.clone(), &[])
+        );
+        self.compare(
+            &Step::Framed {
+                method: method.into(),
+                body,
+            },
+            method,
+            b"",
+            subject,
+            reference,
+        )
+    }
+
+    /// Sends raw request bytes to a method.
+    pub async fn check_bytes(&mut self, method: &'static str, request: Bytes) -> Result<Reply, Difference> {
+        self.call(
+            &Step::Call {
+                method,
+                request: request.clone(),
+            },
+            method,
+            request,
+        )
+        .await
+    }
+
+    /// The first watch stream of both servers: of the subject, then of the reference.
+    pub fn streams(&mut self) -> [&mut Watching; 2] {
+        [&mut self.subject.watching[0], &mut self.reference.watching[0]]
+    }
+
+    async fn run(&mut self, step: &Step, generator: &mut Generator) -> Result<(), Difference> {
+        match step {
+            Step::Call { method, request } => {
+                if *method == etcd::COMPACT {
+                    // A watch that still catches up when its past goes would make the outcome a matter of time.
+                    self.compare_watches(generator).await?;
+                }
+                let answer = self.call(step, method, request.clone()).await?;
+                note_revision(generator, method, request, &answer);
+                if *method == etcd::COMPACT && answer.status.code == 0 {
+                    tokio::join!(
+                        self.subject.wait_for_compaction(generator.compacted),
+                        self.reference.wait_for_compaction(generator.compacted)
+                    );
+                }
+            }
+            Step::Framed { method, body } => {
+                self.check_framed(method, body.clone()).await?;
+            }
+            Step::KeepAlive(request) => {
+                self.number += 1;
+                let (subject, reference) =
+                    tokio::join!(self.subject.keep_alive(request), self.reference.keep_alive(request));
+                self.compare(
+                    step,
+                    etcd::LEASE_KEEP_ALIVE,
+                    &request.encode_to_vec(),
+                    subject,
+                    reference,
+                )?;
+            }
+            Step::Watch { stream, request } => self.create_watch(step, *stream, request, generator).await?,
+            Step::CancelWatch { stream, watch_id } => {
+                self.compare_watches(generator).await?;
+                let ours = self.subject.watching[*stream].cancel(*watch_id).await;
+                let theirs = self.reference.watching[*stream].cancel(*watch_id).await;
+                ours.and(theirs).map_err(|problem| self.difference(problem, step))?;
+            }
+            Step::Unanswered { stream, request } => {
+                let ours = self.subject.watching[*stream].send(request);
+                let theirs = self.reference.watching[*stream].send(request);
+                ours.and(theirs).map_err(|problem| self.difference(problem, step))?;
+            }
+            Step::CompareWatches => self.compare_watches(generator).await?,
+        }
+        Ok(())
+    }
+
+    async fn call(&mut self, step: &Step, method: &str, request: Bytes) -> Result<Reply, Difference> {
+        self.number += 1;
+        let (subject, reference) = tokio::join!(
+            self.subject.channel.unary(method, request.clone(), &[]),
+            self.reference.channel.unary(method, request.clone(), &[])
+        );
+        self.compare(step, method, &request, subject, reference)
+    }
+
+    /// Compares and returns the reference's answer.
+    fn compare(
+        &mut self,
+        step: &Step,
+        method: &str,
+        request: &[u8],
+        mut subject: Reply,
+        reference: Reply,
+    ) -> Result<Reply, Difference> {
+        if let Some((number, change)) = self.tampering {
+            if number == self.number {
+                change(&mut subject);
+            }
+        }
+        let outcome = if reference.status.code == 0 {
+            "ok"
+        } else {
+            &reference.status.message
+        };
+        *self.tally.entry(format!("{method}: {outcome}")).or_default() += 1;
+        self.exceptions
+            .apply(method, request, &mut subject, &reference, &mut self.tally);
+        match answers::compare(method, request, &subject, &reference) {
+            Ok(()) => Ok(reference),
+            Err(problem) => Err(Difference {
+                answers: Some([
+                    answers::describe(method, &subject),
+                    answers::describe(method, &reference),
+                ]),
+                ..self.difference(problem, step)
+            }),
+        }
+    }
+
+    async fn create_watch(
+        &mut self,
+        step: &Step,
+        stream: usize,
+        request: &pb::WatchRequest,
+        generator: &mut Generator,
+    ) -> Result<(), Difference> {
+        self.number += 1;
+        let ours = self.subject.watching[stream].create(request).await;
+        let theirs = self.reference.watching[stream].create(request).await;
+        let (ours, theirs) = match (ours, theirs) {
+            (Ok(ours), Ok(theirs)) => (ours, theirs),
+            (Err(problem), _) | (_, Err(problem)) => return Err(self.difference(problem, step)),
+        };
+        let subject = Reply {
+            status: Status::ok(),
+            head: None,
+            messages: vec![ours.encode_to_vec().into()],
+        };
+        let reference = Reply {
+            messages: vec![theirs.encode_to_vec().into()],
+            ..subject.clone()
+        };
+        self.compare(step, etcd::WATCH, &request.encode_to_vec(), subject, reference)?;
+        if !theirs.canceled {
+            generator.watches[stream].push(theirs.watch_id);
+        }
+        Ok(())
+    }
+
+    /// Puts the sentinel on both servers until every watch has started, waits until all were sent everything, and
+    /// compares what they received.
+    async fn compare_watches(&mut self, generator: &mut Generator) -> Result<(), Difference> {
+        for _ in 0..SENTINEL_PUTS {
+            let request = etcd::put(SENTINEL, "x");
+            let answer = self.check(etcd::PUT, &request).await?;
+            note_revision(generator, etcd::PUT, b"", &answer);
+        }
+        let revision = generator.revision;
+        let step = Step::CompareWatches;
+        let (ours, theirs) = tokio::join!(
+            self.subject.wait_for_watches(revision),
+            self.reference.wait_for_watches(revision)
+        );
+        ours.map_err(|problem| self.difference(format!("subject: {problem}"), &step))?;
+        theirs.map_err(|problem| self.difference(format!("reference: {problem}"), &step))?;
+        for stream in 0..STREAMS {
+            let mut subject = self.subject.watching[stream].take_seen();
+            let reference = self.reference.watching[stream].take_seen();
+            self.exceptions.apply_to_watches(&mut subject, &reference);
+            if subject != reference {
+                let problem = format!("the watches of stream {stream} received different things");
+                let answers = Some([format!("{subject:?}"), format!("{reference:?}")]);
+                return Err(Difference {
+                    answers,
+                    ..self.difference(problem, &step)
+                });
+            }
+            let received = reference.values().map(|seen| seen.len() as u64).sum::<u64>();
+            *self.tally.entry("watched events and endings".into()).or_default() += received;
+            // A watch that ended by compaction was canceled by us as well; its id is free again.
+            for (id, seen) in &reference {
+                if seen
+                    .iter()
+                    .any(|seen| matches!(seen, super::watching::Seen::Canceled(..)))
+                {
+                    generator.watches[stream].retain(|watch| watch != id);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn difference(&self, problem: impl Into<String>, step: &Step) -> Difference {
+        Difference {
+            seed: self.seed,
+            number: self.number,
+            problem: problem.into(),
+            step: requests::describe(step),
+            answers: None,
+        }
+    }
+}
+
+/// Takes over what an answer says about the state.
+fn note_revision(generator: &mut Generator, method: &str, request: &[u8], answer: &Reply) {
+    let Some(message) = answer.messages.last() else { return };
+    // All these answers begin with the header; a put's answer stands for them.
+    if let Ok(pb::PutResponse {
+        header: Some(header), ..
+    }) = pb::PutResponse::decode(header_of(message))
+    {
+        generator.revision = generator.revision.max(header.revision);
+    }
+    if method == etcd::COMPACT && answer.status.code == 0 {
+        let compaction = pb::CompactionRequest::decode(request).unwrap_or_default();
+        generator.compacted = generator.compacted.max(compaction.revision);
+    }
+}
+
+/// The first field of a message when it is a nested message, with its tag: the common header.
+fn header_of(message: &Bytes) -> Bytes {
+    match message.first() {
+        Some(0x0a) if message.len() >= 2 => {
+            let end = 2 + usize::from(message[1]);
+            if message[1] < 0x80 && end <= message.len() {
+                message.slice(..end)
+            } else {
+                Bytes::new()
+            }
+        }
+        _ => Bytes::new(),
+    }
+}

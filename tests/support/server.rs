@@ -1,0 +1,372 @@
+//! Servers as child processes: ringd, the reference etcd 3.7.1, and etcd 3.5.1, all started with the same flags.
+//!
+//! Every server has a temporary directory and loopback ports of its own. All advertise the same addresses, so that
+//! cluster and member ids, which derive from them, are the same number on every server. A server that is dropped is
+//! killed by its process id; when the test is failing, the end of its log is printed.
+
+use std::{
+    fs,
+    io::{Read, Write},
+    net::{TcpListener, TcpStream},
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use tempfile::TempDir;
+
+/// How long a server may take from start to its first answer; recovery after a kill included.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a server may take to end after SIGTERM.
+const STOP_TIMEOUT: Duration = Duration::from_secs(20);
+/// How often a start is tried again because another process took the port in between.
+const PORT_ATTEMPTS: u32 = 5;
+/// The bytes of a server's log that a failing test prints.
+const LOG_TAIL: usize = 8 * 1024;
+
+/// The program that is under test when `RINGD_TEST_SUBJECT` is not set.
+const DEFAULT_SUBJECT: Program = Program::Reference;
+
+/// A program that serves etcd's API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    /// Ours.
+    Ringd,
+    /// etcd 3.7.1, started by `tests/reference`.
+    Reference,
+    /// etcd 3.5.1 from its wheel.
+    Etcd351,
+}
+
+impl Program {
+    /// The program under test: `ringd`, `reference` or `3.5.1` in `RINGD_TEST_SUBJECT`.
+    pub fn subject() -> Self {
+        match std::env::var("RINGD_TEST_SUBJECT").as_deref() {
+            Err(_) => DEFAULT_SUBJECT,
+            Ok("ringd") => Self::Ringd,
+            Ok("reference") => Self::Reference,
+            Ok("3.5.1") => Self::Etcd351,
+            Ok(other) => panic!("RINGD_TEST_SUBJECT={other}: give ringd, reference or 3.5.1"),
+        }
+    }
+
+    /// The program's file. A missing one fails the test and says how to get it.
+    pub fn path(self) -> PathBuf {
+        match self {
+            Self::Ringd => ringd_path(),
+            Self::Reference => tool("reference/reference"),
+            Self::Etcd351 => tool("etcd-3.5.1/etcd"),
+        }
+    }
+}
+
+/// A program under cargo's target directory that `scripts/setup-tests` put there.
+pub fn tool(path: &str) -> PathBuf {
+    let file = target_directory().join(path);
+    assert!(
+        file.exists(),
+        "{} is missing: run scripts/setup-tests first (scripts/test does)",
+        file.display()
+    );
+    file
+}
+
+/// Where setup-tests builds: `CARGO_TARGET_DIR`, or `target` beside the project's Cargo.toml.
+fn target_directory() -> PathBuf {
+    if let Some(directory) = std::env::var_os("CARGO_TARGET_DIR") {
+        return PathBuf::from(directory);
+    }
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = manifest
+        .ancestors()
+        .find(|path| path.join("scripts/setup-tests").exists());
+    root.expect("the project's root has scripts/setup-tests").join("target")
+}
+
+/// ringd's program: cargo names it for the tests of its own package; other packages find it in the target directory.
+fn ringd_path() -> PathBuf {
+    if let Some(path) = std::env::var_os("RINGD_BINARY") {
+        return PathBuf::from(path);
+    }
+    match option_env!("CARGO_BIN_EXE_ringd") {
+        Some(path) => PathBuf::from(path),
+        None => tool("debug/ringd"),
+    }
+}
+
+/// A running server, or one that was killed and can be started again on the same directory and ports.
+pub struct Server {
+    program: Program,
+    arguments: Vec<String>,
+    directory: TempDir,
+    client_port: u16,
+    peer_port: u16,
+    child: Option<Child>,
+}
+
+impl Server {
+    /// Starts `program` with an empty directory and flags beyond the usual ones, and waits until it serves.
+    pub fn start(program: Program, arguments: &[&str]) -> Self {
+        for attempt in 1.. {
+            let [client_port, peer_port] = free_ports();
+            let mut server = Self {
+                program,
+                arguments: arguments.iter().map(|argument| argument.to_string()).collect(),
+                directory: tempfile::Builder::new()
+                    .prefix("ringd-test-")
+                    .tempdir()
+                    .expect("a temporary directory"),
+                client_port,
+                peer_port,
+                child: None,
+            };
+            match server.try_restart() {
+                Ok(()) => return server,
+                Err(problem) if attempt < PORT_ATTEMPTS && server.log().contains("address already in use") => {
+                    eprintln!("{problem}; trying other ports");
+                }
+                Err(problem) => panic!("{problem}\n{}", server.log_tail()),
+            }
+        }
+        unreachable!("the loop above returns or panics")
+    }
+
+    /// Starts the program under test.
+    pub fn subject(arguments: &[&str]) -> Self {
+        Self::start(Program::subject(), arguments)
+    }
+
+    /// Starts the reference etcd 3.7.1.
+    pub fn reference(arguments: &[&str]) -> Self {
+        Self::start(Program::Reference, arguments)
+    }
+
+    /// Starts a server that was killed or stopped, on its directory and ports, and waits until it serves.
+    pub fn restart(&mut self) {
+        if let Err(problem) = self.try_restart() {
+            panic!("{problem}\n{}", self.log_tail());
+        }
+    }
+
+    fn try_restart(&mut self) -> Result<(), String> {
+        assert!(self.child.is_none(), "the server is running already");
+        let log = fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.log_path())
+            .expect("the server's log file");
+        let mut command = Command::new(self.program.path());
+        command
+            .arg("--data-dir")
+            .arg(self.data_directory())
+            .arg(format!("--listen-client-urls=http://127.0.0.1:{}", self.client_port))
+            .arg(format!("--listen-peer-urls=http://127.0.0.1:{}", self.peer_port))
+            .arg("--advertise-client-urls=http://127.0.0.1:2379")
+            .arg("--initial-advertise-peer-urls=http://127.0.0.1:2380")
+            .arg("--initial-cluster=default=http://127.0.0.1:2380")
+            .arg("--log-level=warn")
+            .args(&self.arguments)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a second handle of the log file"))
+            .stderr(log);
+        let child = command
+            .spawn()
+            .map_err(|error| format!("{}: {error}", self.program.path().display()))?;
+        self.child = Some(child);
+        self.wait_until_healthy()
+    }
+
+    fn wait_until_healthy(&mut self) -> Result<(), String> {
+        let deadline = Instant::now() + START_TIMEOUT;
+        let mut last = String::from("no answer");
+        while Instant::now() < deadline {
+            if let Some(status) = self
+                .child
+                .as_mut()
+                .and_then(|child| child.try_wait().expect("wait for a child"))
+            {
+                self.child = None;
+                return Err(format!("{:?} ended before it served: {status}", self.program));
+            }
+            match self.http_get("/health") {
+                Ok(answer) if answer.contains("\"health\":\"true\"") => return Ok(()),
+                Ok(answer) => last = answer,
+                Err(error) => last = error.to_string(),
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        Err(format!(
+            "{:?} did not serve within {START_TIMEOUT:?}: {last}",
+            self.program
+        ))
+    }
+
+    /// The whole answer, head included, to an HTTP/1.1 GET on the client port.
+    pub fn http_get(&self, path: &str) -> std::io::Result<String> {
+        let mut stream = TcpStream::connect(self.address())?;
+        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        let host = self.address();
+        write!(
+            stream,
+            "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+        )?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer)?;
+        Ok(String::from_utf8_lossy(&answer).into_owned())
+    }
+
+    /// Kills the server at once (SIGKILL) and waits until it is gone.
+    pub fn kill(&mut self) {
+        let mut child = self.child.take().expect("the server is running");
+        child.kill().expect("kill a child");
+        child.wait().expect("wait for a child");
+    }
+
+    /// Asks the server to end (SIGTERM) and returns how it ended. Panics when it takes too long.
+    pub fn stop(&mut self) -> ExitStatus {
+        self.signal("TERM");
+        let mut child = self.child.take().expect("the server is running");
+        let deadline = Instant::now() + STOP_TIMEOUT;
+        loop {
+            if let Some(status) = child.try_wait().expect("wait for a child") {
+                return status;
+            }
+            if Instant::now() > deadline {
+                child.kill().expect("kill a child");
+                child.wait().expect("wait for a child");
+                panic!("{:?} did not end within {STOP_TIMEOUT:?} of SIGTERM", self.program);
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Sends a signal, given by its name without `SIG`, to this server's process.
+    pub fn signal(&self, name: &str) {
+        let sent = Command::new("kill")
+            .arg(format!("-{name}"))
+            .arg(self.process_id().to_string())
+            .status();
+        assert!(sent.expect("run kill").success(), "kill -{name} failed");
+    }
+
+    /// The process id of the running server.
+    pub fn process_id(&self) -> u32 {
+        self.child.as_ref().expect("the server is running").id()
+    }
+
+    /// True while the process has not ended.
+    pub fn is_running(&mut self) -> bool {
+        self.child
+            .as_mut()
+            .is_some_and(|child| child.try_wait().expect("wait for a child").is_none())
+    }
+
+    /// Which program this is.
+    pub fn program(&self) -> Program {
+        self.program
+    }
+
+    /// The address for clients, `127.0.0.1:port`.
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.client_port)
+    }
+
+    /// The server's data directory.
+    pub fn data_directory(&self) -> PathBuf {
+        self.directory.path().join("data")
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.directory.path().join("log")
+    }
+
+    /// What the server wrote to stdout and stderr since it was first started.
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&fs::read(self.log_path()).unwrap_or_default()).into_owned()
+    }
+
+    fn log_tail(&self) -> String {
+        let log = self.log();
+        let mut start = log.len().saturating_sub(LOG_TAIL);
+        while !log.is_char_boundary(start) {
+            start += 1;
+        }
+        format!("--- end of the log of {:?} ---\n{}", self.program, &log[start..])
+    }
+
+    /// What the process uses now.
+    pub fn usage(&self) -> Usage {
+        Usage::read(self.process_id(), &self.data_directory())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        if thread::panicking() {
+            eprintln!("{}", self.log_tail());
+        }
+    }
+}
+
+/// Two loopback ports that nobody listened on a moment ago.
+fn free_ports() -> [u16; 2] {
+    let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
+    listeners.map(|listener| listener.local_addr().expect("the port's address").port())
+}
+
+/// What a server process uses.
+#[derive(Clone, Copy, Debug)]
+pub struct Usage {
+    /// Resident memory.
+    pub resident_bytes: u64,
+    /// The most resident memory since the process started.
+    pub peak_resident_bytes: u64,
+    /// Open file descriptors.
+    pub descriptors: u64,
+    /// Blocks allocated to files below `member/wal`.
+    pub wal_bytes: u64,
+    /// Blocks allocated to files below `member/snap`.
+    pub store_bytes: u64,
+}
+
+impl Usage {
+    fn read(process: u32, data: &Path) -> Self {
+        let status = fs::read_to_string(format!("/proc/{process}/status")).expect("the process runs");
+        let kibibytes = |name: &str| -> u64 {
+            let line = status
+                .lines()
+                .find(|line| line.starts_with(name))
+                .expect("a line of /proc/PID/status");
+            line.split_whitespace()
+                .nth(1)
+                .expect("a value")
+                .parse()
+                .expect("a number")
+        };
+        Self {
+            resident_bytes: kibibytes("VmRSS:") * 1024,
+            peak_resident_bytes: kibibytes("VmHWM:") * 1024,
+            descriptors: fs::read_dir(format!("/proc/{process}/fd"))
+                .expect("the process runs")
+                .count() as u64,
+            wal_bytes: allocated_bytes(&data.join("member/wal")),
+            store_bytes: allocated_bytes(&data.join("member/snap")),
+        }
+    }
+}
+
+/// The space that the files of a directory take on disk; holes do not count. Files may vanish meanwhile.
+fn allocated_bytes(directory: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let Ok(entries) = fs::read_dir(directory) else { return 0 };
+    entries
+        .flatten()
+        .filter_map(|entry| entry.metadata().ok())
+        .map(|file| file.blocks() * 512)
+        .sum()
+}
