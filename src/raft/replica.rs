@@ -1,0 +1,400 @@
+//! A raft node whose log is durable: the node's batches go through the write-ahead log, and raft hears of them when they
+//! are on the medium.
+//!
+//! Sans-IO: driven by `pump` and `completed` over any `Disk`. Promises: batches become durable in raft's order; an entry
+//! comes out of `next_committed` only when it is committed and durable here; a commit index alone never costs a write
+//! of its own, it rides with the next batch (or with `save_commit`, before a checkpoint: DESIGN 12 (5)).
+
+use super::node::{Node, Options};
+use super::storage::{LogStorage, Position};
+use crate::io::disk::{Disk, DiskError, Outcome};
+use crate::wal;
+use bytes::Bytes;
+use raft::eraftpb::{ConfChange, ConfChangeType, ConfState, Entry, EntryType, HardState};
+use std::collections::VecDeque;
+use std::path::Path;
+use std::time::Duration;
+
+/// Who a member is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The cluster's id.
+    pub cluster_id: u64,
+    /// The member's id.
+    pub member_id: u64,
+}
+
+/// What the state machine holds when a replica starts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Applied {
+    /// The last entry contained.
+    pub position: Position,
+    /// Voters at that entry; empty for a state in which nothing was applied yet.
+    pub voters: Vec<u64>,
+}
+
+/// Why a replica can't start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplicaError {
+    /// The write-ahead log failed.
+    #[error(transparent)]
+    Wal(#[from] wal::Error),
+    /// The log belongs to somebody else.
+    #[error(
+        "the write-ahead log is that of member {found_member:x} of cluster {found_cluster:x}, not of member {member:x} \
+         of cluster {cluster:x}: the data directory was made with other --name, --initial-advertise-peer-urls or \
+         --initial-cluster-token; use those, or another --data-dir"
+    )]
+    OtherIdentity {
+        /// As recorded.
+        found_member: u64,
+        /// As recorded.
+        found_cluster: u64,
+        /// As configured.
+        member: u64,
+        /// As configured.
+        cluster: u64,
+    },
+    /// raft-rs refused the state.
+    #[error("raft: {0}")]
+    Raft(#[from] raft::Error),
+    /// The page store is ahead of the log by entries nobody has.
+    #[error("the write-ahead log ends at entry {last}, before entry {applied} that the page store holds")]
+    LogTooShort {
+        /// The log's last entry.
+        last: u64,
+        /// The page store's applied index.
+        applied: u64,
+    },
+}
+
+/// How a replica keeps time and log.
+#[derive(Clone, Debug)]
+pub struct ReplicaOptions {
+    /// Who it is.
+    pub identity: Identity,
+    /// Ticks without a leader before an election.
+    pub election_ticks: usize,
+    /// Ticks between heartbeats.
+    pub heartbeat_ticks: usize,
+    /// Whether elections begin with a pre-vote.
+    pub pre_vote: bool,
+    /// Entries kept behind the applied ones.
+    pub catchup_entries: u64,
+    /// How the log is written.
+    pub wal: wal::Options,
+}
+
+/// A node with its durable log.
+pub struct Replica {
+    node: Node,
+    wal: wal::Writer,
+    /// For every batch handed to the log and not reported to raft: when it is durable.
+    waiting: VecDeque<wal::Ticket>,
+    /// A hard state that need not be durable at once and waits for the next batch.
+    lazy_state: Option<HardState>,
+}
+
+impl Replica {
+    /// Opens the log in `directory`, or makes it with this member as its sole voter; everything read is durable again
+    /// before this returns. `context` is what the first membership change carries: the member as JSON.
+    pub fn start<D: Disk>(
+        disk: &mut D,
+        directory: &Path,
+        options: ReplicaOptions,
+        applied: &Applied,
+        context: Bytes,
+    ) -> Result<(Replica, Option<wal::Repair>), ReplicaError> {
+        let identity = options.identity;
+        let after = applied.position.index;
+        let recovered = if wal::exists(disk, directory)? {
+            Some(wal::recover(disk, directory, options.wal.clone(), after, options.catchup_entries)?)
+        } else {
+            None
+        };
+        let (wal, storage, repair) = match recovered {
+            Some(recovered) => {
+                check_identity(identity, &recovered.metadata)?;
+                let storage = storage_of(&recovered, applied, identity.member_id)?;
+                (recovered.writer, storage, recovered.repair)
+            }
+            None => {
+                let (wal, storage) = bootstrap(disk, directory, &options, context)?;
+                (wal, storage, None)
+            }
+        };
+        let node_options = Options {
+            id: identity.member_id,
+            election_ticks: options.election_ticks,
+            heartbeat_ticks: options.heartbeat_ticks,
+            applied: after,
+            pre_vote: options.pre_vote,
+        };
+        let node = Node::new(node_options, storage)?;
+        Ok((Replica { node, wal, waiting: VecDeque::new(), lazy_state: None }, repair))
+    }
+
+    /// The node: its state and its clock.
+    pub fn node(&mut self) -> &mut Node {
+        &mut self.node
+    }
+
+    /// The log's writer.
+    pub fn wal(&mut self) -> &mut wal::Writer {
+        &mut self.wal
+    }
+
+    /// Hands raft's batches to the log and what is durable back to raft, until neither has anything to do now.
+    pub fn pump<D: Disk + ?Sized>(&mut self, disk: &mut D, now: Duration) {
+        loop {
+            while let Some(batch) = self.node.next_batch() {
+                self.append(batch);
+            }
+            self.wal.submit(disk, now);
+            let durable = self.wal.durable();
+            let before = self.waiting.len();
+            while self.waiting.front().is_some_and(|ticket| *ticket <= durable) {
+                self.waiting.pop_front();
+                self.node.persisted();
+            }
+            if self.waiting.len() == before {
+                return;
+            }
+        }
+    }
+
+    fn append(&mut self, batch: super::node::Batch) {
+        if let Some(state) = batch.hard_state {
+            self.lazy_state = Some(state);
+        }
+        if batch.entries.is_empty() && !batch.must_sync {
+            // Nothing here must be durable, but raft expects its batches reported in order.
+            self.waiting.push_back(self.waiting.back().copied().unwrap_or(self.wal.durable()));
+            return;
+        }
+        let entries: Vec<_> = batch.entries.into_iter().map(to_wal).collect();
+        let state = self.lazy_state.take().map(|state| wal_state(&state));
+        self.waiting.push_back(self.wal.append(&entries, state.as_ref()));
+    }
+
+    /// Appends a commit index that waits for company, and says when it is durable.
+    pub fn save_commit(&mut self) -> wal::Ticket {
+        match self.lazy_state.take() {
+            Some(state) => self.wal.append(&[], Some(&wal_state(&state))),
+            None => self.wal.append(&[], None),
+        }
+    }
+
+    /// Records that a durable checkpoint holds everything up to `position`.
+    pub fn save_snapshot(&mut self, position: Position) -> wal::Ticket {
+        let conf_state = self.node.conf_state();
+        let conf_state = wal::ConfState {
+            voters: conf_state.voters.clone(),
+            learners: conf_state.learners.clone(),
+            ..Default::default()
+        };
+        self.wal.save_snapshot(&wal::Snapshot {
+            index: position.index,
+            term: position.term,
+            conf_state: Some(conf_state),
+        })
+    }
+
+    /// Whether the token belongs to the log.
+    pub fn owns(&self, token: u64) -> bool {
+        self.wal.owns(token)
+    }
+
+    /// Takes the end of a disk operation of the log. An error ends this member's life.
+    pub fn completed(&mut self, token: u64, result: Result<Outcome, DiskError>) -> Result<(), ReplicaError> {
+        self.wal.completed(token, result)?;
+        Ok(())
+    }
+}
+
+fn check_identity(identity: Identity, metadata: &wal::Metadata) -> Result<(), ReplicaError> {
+    if metadata.node_id == identity.member_id && metadata.cluster_id == identity.cluster_id {
+        return Ok(());
+    }
+    Err(ReplicaError::OtherIdentity {
+        found_member: metadata.node_id,
+        found_cluster: metadata.cluster_id,
+        member: identity.member_id,
+        cluster: identity.cluster_id,
+    })
+}
+
+/// raft's view of a recovered log. The commit index is lifted to what the page store holds (DESIGN 12 (5)).
+fn storage_of(recovered: &wal::Recovered, applied: &Applied, member_id: u64) -> Result<LogStorage, ReplicaError> {
+    let released_term = match recovered.term_after {
+        Some(term) => term,
+        None if recovered.entries_after == applied.position.index => applied.position.term,
+        None => 0,
+    };
+    let released = Position { index: recovered.entries_after, term: released_term };
+    let last = recovered.entries.last().map_or(released.index, |entry| entry.index);
+    if last < applied.position.index {
+        return Err(ReplicaError::LogTooShort { last, applied: applied.position.index });
+    }
+    let state = &recovered.hard_state;
+    let hard_state =
+        HardState { term: state.term, vote: state.vote, commit: state.commit.max(applied.position.index).min(last) };
+    let voters = if applied.voters.is_empty() { vec![member_id] } else { applied.voters.clone() };
+    let entries = recovered.entries.iter().map(from_wal);
+    Ok(LogStorage::new(released, entries, hard_state, ConfState { voters, ..Default::default() }))
+}
+
+/// A new log, as etcd begins one: the membership change that adds the sole voter, committed in term 1.
+fn bootstrap<D: Disk>(
+    disk: &mut D,
+    directory: &Path,
+    options: &ReplicaOptions,
+    context: Bytes,
+) -> Result<(wal::Writer, LogStorage), ReplicaError> {
+    let Identity { cluster_id, member_id } = options.identity;
+    let metadata = wal::Metadata { node_id: member_id, cluster_id };
+    let mut wal = wal::create(disk, directory, metadata, options.wal.clone())?;
+    let change = ConfChange { change_type: ConfChangeType::AddNode as i32, node_id: member_id, context, id: 0 };
+    let entry = Entry {
+        entry_type: EntryType::EntryConfChange as i32,
+        term: 1,
+        index: 1,
+        // AddNode is 0 in raftpb as well, and the field numbers agree.
+        data: prost::Message::encode_to_vec(&change).into(),
+        ..Default::default()
+    };
+    let state = HardState { term: 1, vote: member_id, commit: 1 };
+    let ticket = wal.append(&[to_wal(entry.clone())], Some(&wal_state(&state)));
+    let mut completions = Vec::new();
+    while wal.durable() < ticket {
+        wal.submit(disk, Duration::ZERO);
+        disk.wait(&mut completions);
+        for completion in completions.drain(..) {
+            wal.completed(completion.token, completion.result)?;
+        }
+    }
+    let conf_state = ConfState { voters: vec![member_id], ..Default::default() };
+    Ok((wal, LogStorage::new(Position::default(), [entry], state, conf_state)))
+}
+
+fn to_wal(entry: Entry) -> wal::Entry {
+    wal::Entry { kind: entry.entry_type as u64, term: entry.term, index: entry.index, data: entry.data }
+}
+
+fn from_wal(entry: &wal::Entry) -> Entry {
+    Entry {
+        entry_type: entry.kind as i32,
+        term: entry.term,
+        index: entry.index,
+        data: entry.data.clone(),
+        ..Default::default()
+    }
+}
+
+fn wal_state(state: &HardState) -> wal::HardState {
+    wal::HardState { term: state.term, vote: state.vote, commit: state.commit }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::memory::MemoryDisk;
+
+    const IDENTITY: Identity = Identity { cluster_id: 0xc, member_id: 0x7 };
+
+    fn options(identity: Identity) -> ReplicaOptions {
+        let wal = wal::Options { segment_bytes: 1 << 20, ..wal::Options::new(1, 0..wal::TOKENS) };
+        ReplicaOptions { identity, election_ticks: 10, heartbeat_ticks: 1, pre_vote: true, catchup_entries: 10, wal }
+    }
+
+    /// A leading replica, and what it committed on the way there.
+    fn start(disk: &mut MemoryDisk, applied: &Applied) -> (Replica, Vec<(u64, Bytes)>) {
+        let directory = Path::new("/data/member/wal");
+        let (mut replica, _) =
+            Replica::start(disk, directory, options(IDENTITY), applied, Bytes::from_static(b"{}")).unwrap();
+        settle(&mut replica, disk);
+        // raft-rs lets nobody campaign who has not applied a committed membership change.
+        let mut found = committed(&mut replica);
+        replica.node().campaign().unwrap();
+        settle(&mut replica, disk);
+        found.extend(committed(&mut replica));
+        (replica, found)
+    }
+
+    fn settle(replica: &mut Replica, disk: &mut MemoryDisk) {
+        let mut completions = Vec::new();
+        replica.pump(disk, Duration::ZERO);
+        while replica.wal().in_flight() > 0 {
+            disk.wait(&mut completions);
+            for completion in completions.drain(..) {
+                replica.completed(completion.token, completion.result).unwrap();
+            }
+            replica.pump(disk, Duration::ZERO);
+        }
+    }
+
+    fn committed(replica: &mut Replica) -> Vec<(u64, Bytes)> {
+        let entries: Vec<_> = std::iter::from_fn(|| replica.node().next_committed()).collect();
+        if let Some(last) = entries.last() {
+            replica.node().applied(last.index);
+        }
+        entries
+            .into_iter()
+            .filter(|entry| entry.get_entry_type() == EntryType::EntryNormal && !entry.data.is_empty())
+            .map(|entry| (entry.index, entry.data))
+            .collect()
+    }
+
+    fn disk() -> MemoryDisk {
+        let mut disk = MemoryDisk::new();
+        for path in ["/data", "/data/member"] {
+            disk.call(crate::io::disk::Operation::CreateDirectory { path: path.into() }).unwrap();
+        }
+        disk
+    }
+
+    #[test]
+    fn proposals_come_back_committed_and_survive_a_restart() {
+        let mut disk = disk();
+        let (mut replica, _) = start(&mut disk, &Applied::default());
+        let first = replica.node().propose(vec!["a".into(), "b".into()]).unwrap();
+        settle(&mut replica, &mut disk);
+        let expected = vec![(first.index, Bytes::from("a")), (first.index + 1, Bytes::from("b"))];
+        assert_eq!(committed(&mut replica), expected);
+        drop(replica);
+        let (replica, found) = start(&mut disk, &Applied::default());
+        assert_eq!(found, expected);
+        drop(replica);
+        let applied = Applied { position: Position { index: first.index, term: first.term }, voters: vec![0x7] };
+        let (mut replica, found) = start(&mut disk, &applied);
+        assert_eq!(found, expected[1..]);
+        assert!(replica.node().term() > first.term);
+    }
+
+    #[test]
+    fn a_lone_commit_index_costs_no_write() {
+        let mut disk = disk();
+        let (mut replica, _) = start(&mut disk, &Applied::default());
+        replica.node().propose(vec!["a".into()]).unwrap();
+        replica.pump(&mut disk, Duration::ZERO);
+        settle(&mut replica, &mut disk);
+        let before = replica.wal().durable();
+        assert_eq!(committed(&mut replica).len(), 1);
+        settle(&mut replica, &mut disk);
+        assert_eq!(replica.wal().durable(), before);
+        let ticket = replica.save_commit();
+        assert!(ticket > before);
+        settle(&mut replica, &mut disk);
+        assert!(replica.wal().durable() >= ticket);
+    }
+
+    #[test]
+    fn the_log_of_another_member_is_refused() {
+        let mut disk = disk();
+        drop(start(&mut disk, &Applied::default()));
+        let other = Identity { cluster_id: 0xd, ..IDENTITY };
+        let result =
+            Replica::start(&mut disk, Path::new("/data/member/wal"), options(other), &Applied::default(), Bytes::new());
+        assert!(matches!(result, Err(ReplicaError::OtherIdentity { .. })));
+    }
+}
