@@ -108,7 +108,13 @@ impl Replica {
         let identity = options.identity;
         let after = applied.position.index;
         let recovered = if wal::exists(disk, directory)? {
-            Some(wal::recover(disk, directory, options.wal.clone(), after, options.catchup_entries)?)
+            Some(wal::recover(
+                disk,
+                directory,
+                options.wal.clone(),
+                after,
+                options.catchup_entries,
+            )?)
         } else {
             None
         };
@@ -131,7 +137,15 @@ impl Replica {
             pre_vote: options.pre_vote,
         };
         let node = Node::new(node_options, storage)?;
-        Ok((Replica { node, wal, waiting: VecDeque::new(), lazy_state: None }, repair))
+        Ok((
+            Replica {
+                node,
+                wal,
+                waiting: VecDeque::new(),
+                lazy_state: None,
+            },
+            repair,
+        ))
     }
 
     /// The node: its state and its clock.
@@ -169,7 +183,8 @@ impl Replica {
         }
         if batch.entries.is_empty() && !batch.must_sync {
             // Nothing here must be durable, but raft expects its batches reported in order.
-            self.waiting.push_back(self.waiting.back().copied().unwrap_or(self.wal.durable()));
+            self.waiting
+                .push_back(self.waiting.back().copied().unwrap_or(self.wal.durable()));
             return;
         }
         let entries: Vec<_> = batch.entries.into_iter().map(to_wal).collect();
@@ -231,17 +246,38 @@ fn storage_of(recovered: &wal::Recovered, applied: &Applied, member_id: u64) -> 
         None if recovered.entries_after == applied.position.index => applied.position.term,
         None => 0,
     };
-    let released = Position { index: recovered.entries_after, term: released_term };
+    let released = Position {
+        index: recovered.entries_after,
+        term: released_term,
+    };
     let last = recovered.entries.last().map_or(released.index, |entry| entry.index);
     if last < applied.position.index {
-        return Err(ReplicaError::LogTooShort { last, applied: applied.position.index });
+        return Err(ReplicaError::LogTooShort {
+            last,
+            applied: applied.position.index,
+        });
     }
     let state = &recovered.hard_state;
-    let hard_state =
-        HardState { term: state.term, vote: state.vote, commit: state.commit.max(applied.position.index).min(last) };
-    let voters = if applied.voters.is_empty() { vec![member_id] } else { applied.voters.clone() };
+    let hard_state = HardState {
+        term: state.term,
+        vote: state.vote,
+        commit: state.commit.max(applied.position.index).min(last),
+    };
+    let voters = if applied.voters.is_empty() {
+        vec![member_id]
+    } else {
+        applied.voters.clone()
+    };
     let entries = recovered.entries.iter().map(from_wal);
-    Ok(LogStorage::new(released, entries, hard_state, ConfState { voters, ..Default::default() }))
+    Ok(LogStorage::new(
+        released,
+        entries,
+        hard_state,
+        ConfState {
+            voters,
+            ..Default::default()
+        },
+    ))
 }
 
 /// A new log, as etcd begins one: the membership change that adds the sole voter, committed in term 1.
@@ -252,9 +288,17 @@ fn bootstrap<D: Disk>(
     context: Bytes,
 ) -> Result<(wal::Writer, LogStorage), ReplicaError> {
     let Identity { cluster_id, member_id } = options.identity;
-    let metadata = wal::Metadata { node_id: member_id, cluster_id };
+    let metadata = wal::Metadata {
+        node_id: member_id,
+        cluster_id,
+    };
     let mut wal = wal::create(disk, directory, metadata, options.wal.clone())?;
-    let change = ConfChange { change_type: ConfChangeType::AddNode as i32, node_id: member_id, context, id: 0 };
+    let change = ConfChange {
+        change_type: ConfChangeType::AddNode as i32,
+        node_id: member_id,
+        context,
+        id: 0,
+    };
     let entry = Entry {
         entry_type: EntryType::EntryConfChange as i32,
         term: 1,
@@ -263,7 +307,11 @@ fn bootstrap<D: Disk>(
         data: prost::Message::encode_to_vec(&change).into(),
         ..Default::default()
     };
-    let state = HardState { term: 1, vote: member_id, commit: 1 };
+    let state = HardState {
+        term: 1,
+        vote: member_id,
+        commit: 1,
+    };
     let ticket = wal.append(&[to_wal(entry.clone())], Some(&wal_state(&state)));
     let mut completions = Vec::new();
     while wal.durable() < ticket {
@@ -273,12 +321,20 @@ fn bootstrap<D: Disk>(
             wal.completed(completion.token, completion.result)?;
         }
     }
-    let conf_state = ConfState { voters: vec![member_id], ..Default::default() };
+    let conf_state = ConfState {
+        voters: vec![member_id],
+        ..Default::default()
+    };
     Ok((wal, LogStorage::new(Position::default(), [entry], state, conf_state)))
 }
 
 fn to_wal(entry: Entry) -> wal::Entry {
-    wal::Entry { kind: entry.entry_type as u64, term: entry.term, index: entry.index, data: entry.data }
+    wal::Entry {
+        kind: entry.entry_type as u64,
+        term: entry.term,
+        index: entry.index,
+        data: entry.data,
+    }
 }
 
 fn from_wal(entry: &wal::Entry) -> Entry {
@@ -292,7 +348,11 @@ fn from_wal(entry: &wal::Entry) -> Entry {
 }
 
 fn wal_state(state: &HardState) -> wal::HardState {
-    wal::HardState { term: state.term, vote: state.vote, commit: state.commit }
+    wal::HardState {
+        term: state.term,
+        vote: state.vote,
+        commit: state.commit,
+    }
 }
 
 #[cfg(test)]
@@ -300,11 +360,24 @@ mod tests {
     use super::*;
     use crate::io::memory::MemoryDisk;
 
-    const IDENTITY: Identity = Identity { cluster_id: 0xc, member_id: 0x7 };
+    const IDENTITY: Identity = Identity {
+        cluster_id: 0xc,
+        member_id: 0x7,
+    };
 
     fn options(identity: Identity) -> ReplicaOptions {
-        let wal = wal::Options { segment_bytes: 1 << 20, ..wal::Options::new(1, 0..wal::TOKENS) };
-        ReplicaOptions { identity, election_ticks: 10, heartbeat_ticks: 1, pre_vote: true, catchup_entries: 10, wal }
+        let wal = wal::Options {
+            segment_bytes: 1 << 20,
+            ..wal::Options::new(1, 0..wal::TOKENS)
+        };
+        ReplicaOptions {
+            identity,
+            election_ticks: 10,
+            heartbeat_ticks: 1,
+            pre_vote: true,
+            catchup_entries: 10,
+            wal,
+        }
     }
 
     /// A leading replica, and what it committed on the way there.
@@ -348,7 +421,8 @@ mod tests {
     fn disk() -> MemoryDisk {
         let mut disk = MemoryDisk::new();
         for path in ["/data", "/data/member"] {
-            disk.call(crate::io::disk::Operation::CreateDirectory { path: path.into() }).unwrap();
+            disk.call(crate::io::disk::Operation::CreateDirectory { path: path.into() })
+                .unwrap();
         }
         disk
     }
@@ -365,7 +439,13 @@ mod tests {
         let (replica, found) = start(&mut disk, &Applied::default());
         assert_eq!(found, expected);
         drop(replica);
-        let applied = Applied { position: Position { index: first.index, term: first.term }, voters: vec![0x7] };
+        let applied = Applied {
+            position: Position {
+                index: first.index,
+                term: first.term,
+            },
+            voters: vec![0x7],
+        };
         let (mut replica, found) = start(&mut disk, &applied);
         assert_eq!(found, expected[1..]);
         assert!(replica.node().term() > first.term);
@@ -392,9 +472,17 @@ mod tests {
     fn the_log_of_another_member_is_refused() {
         let mut disk = disk();
         drop(start(&mut disk, &Applied::default()));
-        let other = Identity { cluster_id: 0xd, ..IDENTITY };
-        let result =
-            Replica::start(&mut disk, Path::new("/data/member/wal"), options(other), &Applied::default(), Bytes::new());
+        let other = Identity {
+            cluster_id: 0xd,
+            ..IDENTITY
+        };
+        let result = Replica::start(
+            &mut disk,
+            Path::new("/data/member/wal"),
+            options(other),
+            &Applied::default(),
+            Bytes::new(),
+        );
         assert!(matches!(result, Err(ReplicaError::OtherIdentity { .. })));
     }
 }
