@@ -32,6 +32,7 @@ mod cell;
 mod entry;
 mod handles;
 mod list;
+mod meta;
 mod node;
 mod read;
 mod sync;
@@ -39,35 +40,11 @@ mod tree;
 
 use super::revision::Revision;
 pub use handles::{Index, IndexWriter, Pinned};
+pub use meta::{KeyMeta, NEWEST, Put};
 pub use tree::Tree;
-
-/// The main revision above every other: asks for the newest state that the root knows.
-pub const NEWEST: i64 = i64::MAX;
 
 /// The first key that an interrupted read has not looked at: the start of its next slice.
 pub type ResumeKey = Vec<u8>;
-
-/// What the index knows of one version of a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeyMeta {
-    /// Where the record is.
-    pub revision: Revision,
-    /// Main revision of the first version of the key's generation.
-    pub create_revision: i64,
-    /// 1 for the first version of a generation.
-    pub version: i64,
-    /// The lease that this version was written with; 0 for none.
-    pub lease: i64,
-}
-
-/// What a put did. The key's lease changed if `previous` had another one than `current`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Put {
-    /// The version before, if the key existed.
-    pub previous: Option<KeyMeta>,
-    /// The version written.
-    pub current: KeyMeta,
-}
 
 /// A record that cannot be part of the history that was restored so far. The store it comes from is damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -92,7 +69,5 @@ pub enum RestoreError {
     },
 }
 
-#[cfg(all(test, loom))]
-mod loom;
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests;
