@@ -4,6 +4,7 @@
 //! the requests mean. What a peer can make a connection hold or do is bounded by `limits` and by [`Config`].
 //!
 //! * [`Connection`] is one HTTP/2 connection of a server: `receive` bytes, drain `next_event`, answer, `take_output`.
+//! * [`http1::Connection`] is one HTTP/1.1 connection of a server.
 //! * [`sniff`] tells by its first bytes which of the two a connection wants.
 
 mod config;
@@ -13,6 +14,7 @@ pub mod frame;
 mod guard;
 pub mod headers;
 pub mod hpack;
+pub mod http1;
 mod input;
 mod keepalive;
 mod stream;

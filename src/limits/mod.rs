@@ -107,6 +107,10 @@ pub const HTTP_WINDOW_UPDATES_PER_DATA: u32 = 4;
 /// Head of an HTTP/1.1 request (request line and headers), in bytes and headers.
 pub const HTTP1_HEAD_BYTES: usize = 65_536;
 pub const HTTP1_HEADERS: usize = 128;
+/// A head that is not whole this long after its first byte closes the connection, in seconds (etcd's bound).
+pub const HTTP1_HEAD_SECONDS: u64 = 300;
+/// A chunk's size line with its extensions, and all trailer lines of a body, in bytes.
+pub const HTTP1_CHUNK_LINE_BYTES: usize = 4_096;
 
 const _: () = assert!(HTTP_CONTROL_BYTES < HTTP_OUTPUT_BYTES);
 const _: () = assert!(HTTP_STREAM_QUEUE_BYTES <= HTTP_CONNECTION_QUEUE_BYTES);
