@@ -26,14 +26,23 @@ fn h2spec_finds_no_fault() {
     });
     let report = Path::new(env!("CARGO_TARGET_TMPDIR")).join("h2spec.xml");
     let output = Command::new(program)
-        .args(["--strict", "--timeout", "2", "--port", &port.to_string(), "--junit-report"])
+        .args([
+            "--strict",
+            "--timeout",
+            "2",
+            "--port",
+            &port.to_string(),
+            "--junit-report",
+        ])
         .arg(&report)
         .output()
         .expect("h2spec runs");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let (passed, failed) = outcome(&std::fs::read_to_string(&report).expect("h2spec's report"));
-    let unexpected: Vec<_> =
-        failed.iter().filter(|case| !EXCEPTIONS.iter().any(|(name, _)| case.contains(name))).collect();
+    let unexpected: Vec<_> = failed
+        .iter()
+        .filter(|case| !EXCEPTIONS.iter().any(|(name, _)| case.contains(name)))
+        .collect();
     assert!(unexpected.is_empty(), "h2spec: {unexpected:#?}\n{text}");
     assert_eq!(failed.len(), EXCEPTIONS.len(), "an exception is no longer needed");
     assert!(passed > 140, "h2spec ran {passed} cases only:\n{text}");
@@ -59,7 +68,10 @@ fn outcome(report: &str) -> (usize, Vec<String>) {
     let mut failed = Vec::new();
     for case in report.split("<testcase ").skip(1) {
         let case = case.split("</testcase>").next().unwrap_or(case);
-        if ["<failure", "<error", "<skipped"].iter().any(|mark| case.contains(mark)) {
+        if ["<failure", "<error", "<skipped"]
+            .iter()
+            .any(|mark| case.contains(mark))
+        {
             failed.push(case.to_string());
         } else {
             passed += 1;
@@ -72,7 +84,10 @@ fn outcome(report: &str) -> (usize, Vec<String>) {
 fn serve(mut socket: TcpStream) {
     let start = Instant::now();
     // A limit on streams, so that the case about it is run.
-    let config = Config { max_concurrent_streams: 100, ..Config::default() };
+    let config = Config {
+        max_concurrent_streams: 100,
+        ..Config::default()
+    };
     let mut connection = Connection::new(Arc::new(config), Duration::ZERO);
     let mut buffer = [0; 65_536];
     loop {
@@ -108,5 +123,7 @@ fn answer(connection: &mut Connection, event: Event) {
     };
     let fields = [Field::repeated("content-type", b"text/plain")];
     connection.respond(stream, 200, &fields, false).expect("a response");
-    connection.send_data(stream, Bytes::from_static(b"ringd answers"), true).expect("a body");
+    connection
+        .send_data(stream, Bytes::from_static(b"ringd answers"), true)
+        .expect("a body");
 }

@@ -43,11 +43,19 @@ pub(super) enum BodyError {
 
 impl Body {
     pub fn sized(length: u64) -> Self {
-        Self { state: State::Sized(length), taken: 0, trailer_bytes: 0 }
+        Self {
+            state: State::Sized(length),
+            taken: 0,
+            trailer_bytes: 0,
+        }
     }
 
     pub fn chunked() -> Self {
-        Self { state: State::ChunkSize, taken: 0, trailer_bytes: 0 }
+        Self {
+            state: State::ChunkSize,
+            taken: 0,
+            trailer_bytes: 0,
+        }
     }
 
     /// Whether nothing is to come for certain.
@@ -57,7 +65,11 @@ impl Body {
 
     /// The length as far as it is known ahead.
     pub fn announced(&self) -> u64 {
-        if let State::Sized(length) = self.state { length } else { 0 }
+        if let State::Sized(length) = self.state {
+            length
+        } else {
+            0
+        }
     }
 
     /// Takes the next piece off `input`; `max` bounds the sum of all.
@@ -66,18 +78,24 @@ impl Body {
             match self.state {
                 State::Sized(0) => return Ok(Piece::End),
                 State::Sized(left) => {
-                    let Some(data) = self.take(input, left) else { return Ok(Piece::More) };
+                    let Some(data) = self.take(input, left) else {
+                        return Ok(Piece::More);
+                    };
                     self.state = State::Sized(left - data.len() as u64);
                     return Ok(Piece::Data(data));
                 }
                 State::Chunk(left) => {
-                    let Some(data) = self.take(input, left) else { return Ok(Piece::More) };
+                    let Some(data) = self.take(input, left) else {
+                        return Ok(Piece::More);
+                    };
                     let left = left - data.len() as u64;
                     self.state = if left == 0 { State::ChunkEnd } else { State::Chunk(left) };
                     return Ok(Piece::Data(data));
                 }
                 State::ChunkSize => {
-                    let Some(line) = take_line(input)? else { return Ok(Piece::More) };
+                    let Some(line) = take_line(input)? else {
+                        return Ok(Piece::More);
+                    };
                     let size = chunk_size(&line)?;
                     if size > max.saturating_sub(self.taken) {
                         return Err(BodyError::TooLarge);
@@ -85,14 +103,18 @@ impl Body {
                     self.state = if size == 0 { State::Trailers } else { State::Chunk(size) };
                 }
                 State::ChunkEnd => {
-                    let Some(line) = take_line(input)? else { return Ok(Piece::More) };
+                    let Some(line) = take_line(input)? else {
+                        return Ok(Piece::More);
+                    };
                     if !line.is_empty() {
                         return Err(BodyError::Malformed("no line break behind a chunk"));
                     }
                     self.state = State::ChunkSize;
                 }
                 State::Trailers => {
-                    let Some(line) = take_line(input)? else { return Ok(Piece::More) };
+                    let Some(line) = take_line(input)? else {
+                        return Ok(Piece::More);
+                    };
                     if line.is_empty() {
                         self.state = State::Sized(0);
                         continue;
@@ -134,13 +156,19 @@ fn take_line(input: &mut BytesMut) -> Result<Option<Bytes>, BodyError> {
 
 /// The size of a chunk; extensions behind a semicolon are ignored.
 fn chunk_size(line: &[u8]) -> Result<u64, BodyError> {
-    let digits = line.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii_end();
+    let digits = line
+        .split(|byte| *byte == b';')
+        .next()
+        .unwrap_or_default()
+        .trim_ascii_end();
     if digits.is_empty() || digits.len() > 15 {
         return Err(BodyError::Malformed("malformed chunk size"));
     }
     let mut size = 0;
     for digit in digits {
-        let value = (*digit as char).to_digit(16).ok_or(BodyError::Malformed("malformed chunk size"))?;
+        let value = (*digit as char)
+            .to_digit(16)
+            .ok_or(BodyError::Malformed("malformed chunk size"))?;
         size = size << 4 | u64::from(value);
     }
     Ok(size)

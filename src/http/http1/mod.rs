@@ -204,7 +204,11 @@ impl Connection {
             self.response = Response::Due;
             self.is_head = false;
             let text = format!("{status} {}: {reason}\n", phrase(status));
-            let sent = self.respond(status, &[("Content-Type", "text/plain; charset=utf-8")], text.as_bytes());
+            let sent = self.respond(
+                status,
+                &[("Content-Type", "text/plain; charset=utf-8")],
+                text.as_bytes(),
+            );
             debug_assert_eq!(sent, Ok(()));
         }
         self.end();
@@ -251,7 +255,9 @@ impl Connection {
 
     /// Sends a part of the body of a response begun. See [`output_length`](Self::output_length) for when to wait.
     pub fn send_part(&mut self, part: &[u8]) -> Result<(), ResponseError> {
-        let Response::Streaming { chunked } = self.response else { return Err(ResponseError::NotStreaming) };
+        let Response::Streaming { chunked } = self.response else {
+            return Err(ResponseError::NotStreaming);
+        };
         if part.is_empty() || self.is_head {
             return Ok(());
         }
@@ -268,7 +274,9 @@ impl Connection {
 
     /// Ends a response that came in parts.
     pub fn finish_response(&mut self) -> Result<(), ResponseError> {
-        let Response::Streaming { chunked } = self.response else { return Err(ResponseError::NotStreaming) };
+        let Response::Streaming { chunked } = self.response else {
+            return Err(ResponseError::NotStreaming);
+        };
         if chunked && !self.is_head {
             self.output().extend_from_slice(b"0\r\n\r\n");
         }
@@ -290,7 +298,11 @@ impl Connection {
     }
 
     fn finish(&mut self) {
-        self.response = if self.body.is_some() { Response::Done } else { Response::Idle };
+        self.response = if self.body.is_some() {
+            Response::Done
+        } else {
+            Response::Idle
+        };
         self.head_since = self.now;
         if !self.keep_alive {
             self.end();
@@ -364,8 +376,7 @@ impl Connection {
         let is_slow = self.response == Response::Idle
             && !self.input.is_empty()
             && now >= self.head_since + Duration::from_secs(HTTP1_HEAD_SECONDS);
-        let is_unread =
-            !self.output.is_empty() && now >= self.output_since + Duration::from_secs(HTTP_STALL_SECONDS);
+        let is_unread = !self.output.is_empty() && now >= self.output_since + Duration::from_secs(HTTP_STALL_SECONDS);
         if is_slow || is_unread {
             self.end();
         }

@@ -31,7 +31,11 @@ impl Request {
 
     /// The target without scheme and authority, should it have them.
     fn origin_form(&self) -> &str {
-        let Some((_, rest)) = self.target.split_once("://").filter(|(scheme, _)| !scheme.contains(['/', '?'])) else {
+        let Some((_, rest)) = self
+            .target
+            .split_once("://")
+            .filter(|(scheme, _)| !scheme.contains(['/', '?']))
+        else {
             return &self.target;
         };
         rest.find(['/', '?']).map_or("/", |start| &rest[start..])
@@ -43,7 +47,10 @@ impl Request {
     }
 
     fn all<'a, 'n>(&'a self, name: &'n str) -> impl Iterator<Item = &'a [u8]> + use<'a, 'n> {
-        self.fields.iter().filter(move |(found, _)| found == name).map(|(_, value)| &value[..])
+        self.fields
+            .iter()
+            .filter(move |(found, _)| found == name)
+            .map(|(_, value)| &value[..])
     }
 
     /// Whether a field that lists tokens has this one.
@@ -73,14 +80,27 @@ pub(super) fn parse_head(head: &[u8]) -> Result<(Request, Body), HeadError> {
     match parsed.parse(head) {
         Ok(httparse::Status::Complete(_)) => {}
         Ok(httparse::Status::Partial) => return Err(HeadError::bad("malformed request")),
-        Err(httparse::Error::TooManyHeaders) => return Err(HeadError { status: 431, reason: "too many fields" }),
-        Err(httparse::Error::Version) => return Err(HeadError { status: 505, reason: "unsupported HTTP version" }),
+        Err(httparse::Error::TooManyHeaders) => {
+            return Err(HeadError {
+                status: 431,
+                reason: "too many fields",
+            });
+        }
+        Err(httparse::Error::Version) => {
+            return Err(HeadError {
+                status: 505,
+                reason: "unsupported HTTP version",
+            });
+        }
         Err(_) => return Err(HeadError::bad("malformed request")),
     }
     let (Some(method), Some(target), Some(minor_version)) = (parsed.method, parsed.path, parsed.version) else {
         return Err(HeadError::bad("malformed request line"));
     };
-    let fields = parsed.headers.iter().map(|field| (field.name.to_ascii_lowercase(), field.value.to_vec()));
+    let fields = parsed
+        .headers
+        .iter()
+        .map(|field| (field.name.to_ascii_lowercase(), field.value.to_vec()));
     let mut request = Request {
         method: method.to_string(),
         target: target.to_string(),
@@ -113,15 +133,26 @@ fn body_length(request: &Request) -> Result<Body, HeadError> {
     let mut encodings = request.all("transfer-encoding");
     if let Some(encoding) = encodings.next() {
         if length.is_some() || request.minor_version == 0 {
-            return Err(HeadError::bad("Transfer-Encoding together with Content-Length or HTTP/1.0"));
+            return Err(HeadError::bad(
+                "Transfer-Encoding together with Content-Length or HTTP/1.0",
+            ));
         }
         if encodings.next().is_some() || !encoding.trim_ascii().eq_ignore_ascii_case(b"chunked") {
-            return Err(HeadError { status: 501, reason: "unsupported transfer encoding" });
+            return Err(HeadError {
+                status: 501,
+                reason: "unsupported transfer encoding",
+            });
         }
         return Ok(Body::chunked());
     }
-    let Some(length) = length else { return Ok(Body::sized(0)) };
-    let number = std::str::from_utf8(length).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+    let Some(length) = length else {
+        return Ok(Body::sized(0));
+    };
+    let number = std::str::from_utf8(length)
+        .ok()
+        .filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
     let number = number.and_then(|text| text.parse().ok());
-    number.map(Body::sized).ok_or(HeadError::bad("malformed Content-Length"))
+    number
+        .map(Body::sized)
+        .ok_or(HeadError::bad("malformed Content-Length"))
 }

@@ -26,15 +26,21 @@ fn request(events: &[Event]) -> &Request {
 #[test]
 fn requests_come_one_at_a_time() {
     let mut connection = connection();
-    let two = b"GET /health?serializable=true HTTP/1.1\r\nHost: a\r\nX-Y:  z \r\n\r\nHEAD /b HTTP/1.1\r\nHost: a\r\n\r\n";
+    let two =
+        b"GET /health?serializable=true HTTP/1.1\r\nHost: a\r\nX-Y:  z \r\n\r\nHEAD /b HTTP/1.1\r\nHost: a\r\n\r\n";
     let found = events(&mut connection, two);
     assert_eq!(found.len(), 2, "{found:?}");
     let first = request(&found);
-    assert_eq!((first.method.as_str(), first.path(), first.query()), ("GET", "/health", "serializable=true"));
+    assert_eq!(
+        (first.method.as_str(), first.path(), first.query()),
+        ("GET", "/health", "serializable=true")
+    );
     assert_eq!(first.get("x-y"), Some(&b"z"[..]));
     assert_eq!(found[1], Event::End);
     assert!(!connection.wants_read(), "one request at a time");
-    connection.respond(200, &[("Content-Type", "text/plain")], b"ok\n").unwrap();
+    connection
+        .respond(200, &[("Content-Type", "text/plain")], b"ok\n")
+        .unwrap();
     assert_eq!(connection.respond(200, &[], b""), Err(ResponseError::NoRequest));
     assert_eq!(
         output(&mut connection),
@@ -43,14 +49,21 @@ fn requests_come_one_at_a_time() {
     let found = events(&mut connection, b"");
     assert_eq!(request(&found).path(), "/b");
     connection.respond(200, &[], b"ok\n").unwrap();
-    assert_eq!(output(&mut connection), "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n", "HEAD has no body");
+    assert_eq!(
+        output(&mut connection),
+        "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n",
+        "HEAD has no body"
+    );
     assert!(!connection.is_closed() && connection.is_idle());
 }
 
 #[test]
 fn bodies_of_known_length_and_in_chunks() {
     let mut connection = connection();
-    let found = events(&mut connection, b"POST /a HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nab");
+    let found = events(
+        &mut connection,
+        b"POST /a HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nab",
+    );
     assert_eq!(found[1..], [Event::Body(Bytes::from_static(b"ab"))]);
     let found = events(&mut connection, b"cde");
     assert_eq!(found, [Event::Body(Bytes::from_static(b"cde")), Event::End]);
@@ -58,7 +71,11 @@ fn bodies_of_known_length_and_in_chunks() {
     assert_eq!(output(&mut connection), "HTTP/1.1 204 No Content\r\n\r\n");
     let chunked = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: Chunked\r\n\r\n3;x=y\r\nabc\r\n0A\r\n0123456789\r\n0\r\nT: v\r\n\r\n";
     let found = events(&mut connection, chunked);
-    let bodies = [Event::Body(Bytes::from_static(b"abc")), Event::Body(Bytes::from_static(b"0123456789")), Event::End];
+    let bodies = [
+        Event::Body(Bytes::from_static(b"abc")),
+        Event::Body(Bytes::from_static(b"0123456789")),
+        Event::End,
+    ];
     assert_eq!(found[1..], bodies);
 }
 
@@ -66,15 +83,31 @@ fn bodies_of_known_length_and_in_chunks() {
 fn connections_are_kept_or_closed_as_asked() {
     for (head, keeps, line) in [
         ("GET / HTTP/1.1\r\nHost: a\r\n", true, ""),
-        ("GET / HTTP/1.1\r\nHost: a\r\nConnection: x, Close\r\n", false, "Connection: close\r\n"),
+        (
+            "GET / HTTP/1.1\r\nHost: a\r\nConnection: x, Close\r\n",
+            false,
+            "Connection: close\r\n",
+        ),
         ("GET / HTTP/1.0\r\n", false, "Connection: close\r\n"),
-        ("GET / HTTP/1.0\r\nConnection: keep-alive\r\n", true, "Connection: keep-alive\r\n"),
-        ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n", false, "Connection: close\r\n"),
+        (
+            "GET / HTTP/1.0\r\nConnection: keep-alive\r\n",
+            true,
+            "Connection: keep-alive\r\n",
+        ),
+        (
+            "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n",
+            false,
+            "Connection: close\r\n",
+        ),
     ] {
         let mut connection = connection();
         events(&mut connection, format!("{head}\r\n").as_bytes());
         connection.respond(200, &[], b"").unwrap();
-        assert_eq!(output(&mut connection), format!("HTTP/1.1 200 OK\r\n{line}Content-Length: 0\r\n\r\n"), "{head}");
+        assert_eq!(
+            output(&mut connection),
+            format!("HTTP/1.1 200 OK\r\n{line}Content-Length: 0\r\n\r\n"),
+            "{head}"
+        );
         assert_eq!(!connection.is_closed(), keeps, "{head}");
     }
 }
@@ -99,14 +132,20 @@ fn a_response_may_come_in_parts() {
     connection.start_response(200, &[]).unwrap();
     connection.send_part(b"abc").unwrap();
     connection.finish_response().unwrap();
-    assert_eq!(output(&mut connection), "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nabc");
+    assert_eq!(
+        output(&mut connection),
+        "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nabc"
+    );
     assert!(connection.is_closed());
 }
 
 #[test]
 fn a_client_that_waits_for_leave_gets_it() {
     let mut connection = connection();
-    events(&mut connection, b"POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\n");
+    events(
+        &mut connection,
+        b"POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\n",
+    );
     assert_eq!(output(&mut connection), "HTTP/1.1 100 Continue\r\n\r\n");
 }
 
@@ -144,7 +183,10 @@ fn broken_requests_are_answered_and_end_the_connection() {
         events(&mut connection, bytes.as_bytes());
         let start: String = bytes.chars().take(120).collect();
         let answer = output(&mut connection);
-        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{start:?}: {answer:?}");
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{start:?}: {answer:?}"
+        );
         assert!(connection.is_closed(), "{start:?}");
         assert_eq!(events(&mut connection, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"), []);
     }
@@ -160,11 +202,18 @@ fn a_value_cannot_begin_another_field() {
 
 #[test]
 fn targets_of_every_form() {
-    for (target, path, query) in
-        [("/a?b?c", "/a", "b?c"), ("http://h:1/a?b", "/a", "b"), ("http://h", "/", ""), ("*", "*", ""), ("/a?u=x://y", "/a", "u=x://y")]
-    {
+    for (target, path, query) in [
+        ("/a?b?c", "/a", "b?c"),
+        ("http://h:1/a?b", "/a", "b"),
+        ("http://h", "/", ""),
+        ("*", "*", ""),
+        ("/a?u=x://y", "/a", "u=x://y"),
+    ] {
         let mut connection = connection();
-        let found = events(&mut connection, format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes());
+        let found = events(
+            &mut connection,
+            format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes(),
+        );
         assert_eq!((request(&found).path(), request(&found).query()), (path, query));
     }
 }
