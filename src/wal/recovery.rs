@@ -165,7 +165,7 @@ fn make_first_segment<D: Disk + ?Sized>(
         durable,
     })?;
     sync(disk, file, options)?;
-    Ok(Live::new(file, name, length as u64, tail, crc, Some(key)))
+    Ok(Live::new(file, name, length as u64, tail, crc, Some(key)).unused())
 }
 
 /// Writes zeros over a range, both ends of which are multiples of 4096.

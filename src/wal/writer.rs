@@ -71,6 +71,11 @@ impl Live {
             used: true,
         }
     }
+
+    /// The same, when there is nothing behind the head.
+    pub fn unused(self) -> Live {
+        Live { used: false, ..self }
+    }
 }
 
 /// One record that waits for its batch.
@@ -419,8 +424,7 @@ impl Writer {
         let mut head = AlignedBuffer::zeroed(ALIGNMENT);
         let key = MarkKey(self.options.mark_key);
         let (length, crc) = write_head(&mut head, name, self.live.crc, &self.metadata, &self.written_state, key);
-        let mut next = Live::new(file, name, length as u64, head[..length].to_vec(), crc, Some(key));
-        next.used = false;
+        let next = Live::new(file, name, length as u64, head[..length].to_vec(), crc, Some(key)).unused();
         self.flight = Flight::Rotation {
             step: RotationStep::Head,
             submitted: false,
