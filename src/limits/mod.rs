@@ -168,3 +168,17 @@ const _: () = assert!(WAL_SEGMENT_BYTES.is_multiple_of(4096));
 const _: () = assert!(WAL_PIECE_BYTES.is_multiple_of(4096));
 const _: () = assert!(WAL_BATCH_BYTES_MAX as u64 * 4 < WAL_SEGMENT_BYTES);
 const _: () = assert!(WAL_BATCH_BYTES_MAX <= WAL_SPARE_BUFFER_BYTES_MAX);
+// net
+
+/// How often a core looks at its connections' clocks.
+pub const NET_TICK: std::time::Duration = std::time::Duration::from_millis(250);
+/// Events of one connection handed to the service before the others get their turn.
+pub const NET_EVENTS_PER_TURN: usize = 1024;
+/// Bytes sent on one connection before the others get their turn.
+pub const NET_FLUSH_BYTES: usize = 1 << 20;
+/// Largest output buffer kept by an idle connection.
+pub const NET_SPARE_BYTES: usize = 16 * 1024;
+/// How long a connection that is over waits for its peer to close.
+pub const NET_LINGER: std::time::Duration = std::time::Duration::from_secs(1);
+/// How long the end of a core waits for its connections' tasks once their sockets are closed.
+pub const NET_TASKS_END: std::time::Duration = std::time::Duration::from_millis(200);

@@ -112,6 +112,11 @@ impl Stream {
         Ok(())
     }
 
+    /// Whether both are the same socket.
+    pub fn is_same(&self, other: &Stream) -> bool {
+        Rc::ptr_eq(&self.socket, &other.socket)
+    }
+
     /// Ends one side or both: pending reads see the end of the stream.
     pub fn shutdown(&self, side: Shutdown) {
         let how = match side {

@@ -1,0 +1,40 @@
+//! What a serve core's connections are answered by.
+
+use super::peer::{Call, Net, PeerInfo};
+use crate::grpc::Request;
+use bytes::Bytes;
+use std::time::Duration;
+
+/// The services of one serve core. Every method is called on that core and must not block it; answers go out through the
+/// [`Net`] that is passed along, now or in any later call, until the call is finished or [`cancelled`](Self::cancelled).
+pub trait Service: 'static {
+    /// What is kept of a call's path and metadata.
+    type Head;
+
+    /// Looks at the header list of a call that begins, which is gone afterwards.
+    fn head(&mut self, request: &Request<'_>, peer: &PeerInfo) -> Self::Head;
+
+    /// A call began. What is returned comes back with every later event of the call: a key into a table of the service's.
+    /// With a `timeout` the call is cancelled by itself, at most a tick of `limits::NET_TICK` late.
+    fn started(&mut self, net: &mut Net, call: Call, head: Self::Head, timeout: Option<Duration>) -> u64;
+
+    /// A message came. With `last` the caller has sent all it had to, and `half_closed` is not called. The bytes may share
+    /// a receive buffer of the core: copy them to keep them for long.
+    fn message(&mut self, net: &mut Net, call: Call, tag: u64, message: Bytes, last: bool);
+
+    /// The caller has sent all it had to.
+    fn half_closed(&mut self, net: &mut Net, call: Call, tag: u64);
+
+    /// The call is over without having been finished: nothing more can be sent. Forget it.
+    fn cancelled(&mut self, net: &mut Net, call: Call, tag: u64);
+
+    /// There is room again, after [`Net::notify_writable`].
+    fn writable(&mut self, net: &mut Net, call: Call, tag: u64);
+
+    /// Everything that was runnable has run: the moment to send what was gathered to other cores. What is sent through
+    /// `net` here still goes with this turn.
+    fn turn_end(&mut self, net: &mut Net);
+
+    /// The core shuts down: end the calls that would not end by themselves.
+    fn shutting_down(&mut self, net: &mut Net);
+}
