@@ -33,7 +33,8 @@ pub struct Cut {
     pub trees: BTreeMap<TreeId, TreeUpdates>,
     /// The state as of the cut.
     pub fields: StateFields,
-    /// Whether it may use the room that is kept for when the disk is full.
+    /// Whether it may use the room that is kept for when the disk is full. What a commit frees can be used two commits
+    /// later, so after a compaction on a full disk one or two urgent cuts, even empty ones, let normal ones in again.
     pub urgent: bool,
     /// Now, in milliseconds of any monotonic clock: dates pins.
     pub now_ms: u64,
@@ -135,6 +136,8 @@ pub(super) struct Checkpoint {
     reads: usize,
     remaining_deletes: Vec<RecordId>,
     aborted: Option<Aborted>,
+    /// Pages for which the disk had no room.
+    unbacked: Vec<(u32, u32)>,
 }
 
 impl Checkpoint {
@@ -217,6 +220,7 @@ impl PageStore {
             reads: 0,
             remaining_deletes: Vec::new(),
             aborted: None,
+            unbacked: Vec::new(),
         }));
         Ok(())
     }
@@ -347,7 +351,8 @@ impl PageStore {
                     buffer,
                     durable: false,
                 };
-                self.submit(disk, InFlight::Write { bytes }, operation);
+                let page = (offset / PAGE_BYTES as u64) as u32;
+                self.submit(disk, InFlight::Write { page, bytes }, operation);
             } else {
                 return;
             }
@@ -394,7 +399,7 @@ impl PageStore {
         let slot = (completion.token - self.options.tokens.start) as usize;
         let what = self.slots[slot].take().expect("the operation was in flight");
         self.in_flight -= 1;
-        if let InFlight::Write { bytes } = what {
+        if let InFlight::Write { bytes, .. } = what {
             self.in_flight_bytes -= bytes;
         }
         let doing = match (what, &mut self.activity) {
@@ -415,10 +420,11 @@ impl PageStore {
                 }
                 return Ok(());
             }
-            (InFlight::Write { .. }, Activity::Checkpoint(checkpoint)) => match completion.result {
+            (InFlight::Write { page, bytes }, Activity::Checkpoint(checkpoint)) => match completion.result {
                 Ok(_) => return Ok(()),
                 Err(error) if error.is_no_space() => {
                     checkpoint.out.space.full = true;
+                    checkpoint.unbacked.push((page, (bytes / PAGE_BYTES) as u32));
                     checkpoint.abort(Aborted::DiskFull(error));
                     return Ok(());
                 }
@@ -457,6 +463,9 @@ impl PageStore {
         };
         let Output { mut space, journal, .. } = checkpoint.out;
         let grown = space.undo(journal);
+        for (start, length) in checkpoint.unbacked {
+            space.note_unbacked(start, length);
+        }
         self.space = space;
         self.note_sizes();
         self.begin_space_return(grown);
@@ -495,6 +504,22 @@ impl PageStore {
             remaining_deletes,
             written_bytes,
         })
+    }
+
+    /// Finishes what follows a checkpoint, so that the next can begin. For boot, tests and tools.
+    pub fn settle(&mut self, disk: &mut dyn Disk) -> Result<(), StoreFailure> {
+        assert!(
+            !matches!(self.activity, Activity::Checkpoint(_)),
+            "no checkpoint is running"
+        );
+        let mut completions = Vec::new();
+        while let Progress::Waiting | Progress::Busy = self.step(disk)? {
+            disk.wait(&mut completions);
+            for completion in completions.drain(..) {
+                self.completed(completion)?;
+            }
+        }
+        Ok(())
     }
 
     /// Runs a whole checkpoint with a disk on which nothing else is in flight. For boot, tests and tools.

@@ -40,7 +40,9 @@ pub(super) struct FreeSpace {
     pub pending: Vec<Batch>,
     /// The file's length in pages.
     pub file_pages: u32,
-    /// Free pages whose blocks were given back to the file system.
+    /// Free pages that have no blocks, or may have none: writing there may need room on the disk.
+    pub unbacked: RunSet,
+    /// Those of them whose blocks were given back to the file system.
     pub punched: RunSet,
     /// Pages that only an urgent checkpoint may use.
     pub reserve: u32,
@@ -68,6 +70,27 @@ impl FreeSpace {
             file_pages: self.file_pages,
             urgent,
             below,
+        }
+    }
+
+    /// Free pages that surely have blocks.
+    pub fn backed_pages(&self) -> u32 {
+        self.available.pages() - self.unbacked.pages()
+    }
+
+    /// Takes free pages off the file's end.
+    pub fn shorten(&mut self, pages: u32) {
+        self.file_pages -= pages;
+        let tail = self.file_pages..self.file_pages + pages;
+        self.available.remove(tail.start, pages);
+        self.unbacked.subtract(tail.clone());
+        self.punched.subtract(tail);
+    }
+
+    /// Notes that writing these pages failed for want of room.
+    pub fn note_unbacked(&mut self, start: u32, length: u32) {
+        if self.available.contains(start, length) {
+            self.unbacked.unite(start..start + length);
         }
     }
 
@@ -109,6 +132,7 @@ impl FreeSpace {
 
     fn take_at(&mut self, journal: &mut Journal, start: u32, length: u32) {
         self.available.remove(start, length);
+        self.unbacked.subtract(start..start + length);
         self.punched.subtract(start..start + length);
         journal.taken.push((start, length));
     }
@@ -123,7 +147,7 @@ impl FreeSpace {
         // Room without blocks behind it may not be there.
         self.available.at_least(pages).find_map(|(start, length)| {
             let places = (start..=start + length - pages).step_by(pages as usize);
-            places.into_iter().find(|&place| self.punched.disjoint(place, pages))
+            places.into_iter().find(|&place| self.unbacked.disjoint(place, pages))
         })
     }
 
@@ -154,6 +178,9 @@ impl FreeSpace {
             journal.taken.swap_remove(index);
         }
         self.available.insert(start, length);
+        if start >= journal.file_pages {
+            self.unbacked.insert(start, length);
+        }
     }
 
     /// Undoes the allocations of an abandoned checkpoint; the file is to be cut back to its length before if it grew.
@@ -164,6 +191,7 @@ impl FreeSpace {
         let grown = self.file_pages > journal.file_pages;
         if grown {
             self.available.subtract(journal.file_pages..self.file_pages);
+            self.unbacked.subtract(journal.file_pages..self.file_pages);
             self.file_pages = journal.file_pages;
         }
         grown
@@ -224,8 +252,11 @@ impl FreeSpace {
         } else {
             vec![Batch { generation, runs }]
         };
+        // Which of them have blocks is not stored.
+        let unbacked = available.clone();
         Some(FreeSpace {
             available,
+            unbacked,
             pending,
             file_pages,
             limit: FILE_PAGES_MAX,

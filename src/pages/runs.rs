@@ -27,11 +27,6 @@ impl RunSet {
         self.runs.iter().map(|(&start, &length)| (start, length))
     }
 
-    /// Number of runs.
-    pub fn count(&self) -> usize {
-        self.runs.len()
-    }
-
     /// The run with the highest pages.
     pub fn last(&self) -> Option<(u32, u32)> {
         self.iter().next_back()
@@ -54,6 +49,14 @@ impl RunSet {
     pub fn disjoint(&self, start: u32, length: u32) -> bool {
         let inside = self.runs.range(start..start + length).next().is_some();
         !inside && self.run_before(start).is_none_or(|(found, run)| found + run <= start)
+    }
+
+    /// How many of these pages are in the set.
+    pub fn count_in(&self, pages: Range<u32>) -> u32 {
+        let from = self.run_before(pages.start).map_or(pages.start, |(start, _)| start);
+        let overlap =
+            |(&start, &length): (&u32, &u32)| (start + length).min(pages.end).saturating_sub(start.max(pages.start));
+        self.runs.range(from..pages.end).map(overlap).sum()
     }
 
     /// The last run that starts at or before `start`.
@@ -186,6 +189,8 @@ mod tests {
                 let pages = start..start + length;
                 prop_assert_eq!(set.contains(start, length), pages.clone().all(|page| model.contains(&page)));
                 prop_assert_eq!(set.disjoint(start, length), pages.clone().all(|page| !model.contains(&page)));
+                let inside = pages.clone().filter(|page| model.contains(page)).count();
+                prop_assert_eq!(set.count_in(pages.clone()) as usize, inside);
                 match what {
                     0 if set.disjoint(start, length) => set.insert(start, length),
                     1 if set.contains(start, length) => set.remove(start, length),
@@ -201,7 +206,7 @@ mod tests {
                 prop_assert_eq!(set.pages() as usize, pages.len());
                 let runs: Vec<_> = set.iter().collect();
                 prop_assert!(runs.windows(2).all(|pair| pair[0].0 + pair[0].1 < pair[1].0));
-                prop_assert_eq!(set.classes.iter().map(BTreeSet::len).sum::<usize>(), set.count());
+                prop_assert_eq!(set.classes.iter().map(BTreeSet::len).sum::<usize>(), set.runs.len());
             }
         }
     }

@@ -21,6 +21,11 @@ enum Step {
         start: u32,
         length: u32,
     },
+    /// Free pages get blocks.
+    Back {
+        start: u32,
+        length: u32,
+    },
     /// The file grows by free pages.
     Allocate {
         pages: u32,
@@ -51,46 +56,53 @@ impl PageStore {
     fn plan(&mut self, steps: &mut VecDeque<Step>) {
         let space = &mut self.space;
         let wanted = space.reserve + HEADROOM_PAGES;
-        let backed = space.available.pages() - space.punched.pages();
-        let missing = wanted
-            .saturating_sub(backed)
-            .min(space.limit.saturating_sub(space.file_pages));
-        if space.full {
-            steps.push_back(Step::Allocate { pages: missing.max(1) });
+        let mut missing = wanted.saturating_sub(space.backed_pages());
+        if missing > HEADROOM_PAGES / 2 || space.full {
+            for (start, length) in space.unbacked.iter().take(PUNCH_OPERATIONS) {
+                let length = length.min(missing);
+                if length > 0 {
+                    steps.push_back(Step::Back { start, length });
+                    missing -= length;
+                }
+            }
+            // When the disk was full, this also finds out whether it still is.
+            let pages = if steps.is_empty() { missing.max(1) } else { missing };
+            let pages = pages.min(space.limit.saturating_sub(space.file_pages));
+            if pages > 0 {
+                steps.push_back(Step::Allocate { pages });
+            }
             return;
         }
-        if missing > HEADROOM_PAGES / 2 {
-            steps.push_back(Step::Allocate { pages: missing });
-            return;
-        }
-        let mut spare = space.available.pages().saturating_sub(wanted);
+        let spare = space.available.pages().saturating_sub(wanted);
         if let Some((start, length)) = space.available.last()
             && start + length == space.file_pages
             && length.min(spare) >= HEADROOM_PAGES / 2
         {
-            let pages = length.min(spare);
-            spare -= pages;
             // Taken out now: nothing may be allocated there while the operation runs.
-            space.file_pages -= pages;
-            space.available.remove(space.file_pages, pages);
-            space.punched.subtract(space.file_pages..space.file_pages + pages);
+            space.shorten(length.min(spare));
             steps.push_back(Step::Truncate {
                 pages: space.file_pages,
             });
         }
-        let mut budget = PUNCH_PAGES.min(spare.saturating_sub(space.punched.pages()));
-        let mut punches = Vec::new();
+        let mut backed = space.backed_pages().saturating_sub(wanted);
+        let mut budget = PUNCH_PAGES;
+        let before = steps.len();
         for (start, length) in space.available.at_least(PUNCH_MIN_PAGES) {
-            if budget < PUNCH_MIN_PAGES || punches.len() == PUNCH_OPERATIONS {
+            if budget < PUNCH_MIN_PAGES || steps.len() - before == PUNCH_OPERATIONS {
                 break;
             }
-            let length = length.min(budget);
-            if !space.punched.contains(start, length) {
-                budget -= length;
-                punches.push((start, length));
+            let pages = start..start + length.min(budget);
+            let with_blocks = length.min(budget) - space.unbacked.count_in(pages.clone());
+            let punched = space.punched.count_in(pages.clone());
+            if length.min(budget) - punched >= PUNCH_MIN_PAGES / 2 && with_blocks <= backed {
+                budget -= length.min(budget);
+                backed -= with_blocks;
+                steps.push_back(Step::Punch {
+                    start,
+                    length: pages.end - start,
+                });
             }
         }
-        steps.extend(punches.into_iter().map(|(start, length)| Step::Punch { start, length }));
     }
 
     pub(super) fn step_space_return(&mut self, disk: &mut dyn Disk) -> Progress {
@@ -111,6 +123,11 @@ impl PageStore {
             Step::Truncate { pages } => Operation::Truncate {
                 file,
                 length: bytes(pages),
+            },
+            Step::Back { start, length } => Operation::Allocate {
+                file,
+                offset: bytes(start),
+                length: bytes(length),
             },
             Step::Punch { start, length } => Operation::PunchHole {
                 file,
@@ -134,13 +151,24 @@ impl PageStore {
         let step = work.running.take().expect("it was running");
         match (step, result) {
             (Step::Truncate { .. }, Ok(_)) => {}
-            (Step::Punch { start, length }, Ok(_)) => self.space.punched.unite(start..start + length),
+            (Step::Punch { start, length }, Ok(_)) => {
+                self.space.unbacked.unite(start..start + length);
+                self.space.punched.unite(start..start + length);
+            }
+            (Step::Back { start, length }, Ok(_)) => {
+                self.space.unbacked.subtract(start..start + length);
+                self.space.punched.subtract(start..start + length);
+                self.space.full = false;
+            }
             (Step::Allocate { pages }, Ok(_)) => {
                 self.space.available.insert(self.space.file_pages, pages);
                 self.space.file_pages += pages;
                 self.space.full = false;
             }
-            (Step::Allocate { .. }, Err(error)) if error.is_no_space() => self.space.full = true,
+            (Step::Allocate { .. } | Step::Back { .. }, Err(error)) if error.is_no_space() => {
+                work.steps.clear();
+                self.space.full = true;
+            }
             (_, Err(error)) => {
                 work.steps.clear();
                 self.space_return_off = true;

@@ -69,7 +69,7 @@ pub(super) enum Activity {
 /// An operation the disk works on.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum InFlight {
-    Write { bytes: usize },
+    Write { page: u32, bytes: usize },
     Read { address: PageAddress },
     Sync,
     Meta,
@@ -391,11 +391,13 @@ fn fit_length(space: &mut FreeSpace, length: u64) -> Result<(), u64> {
     let said = space.file_pages;
     if there > said {
         space.available.insert(said, there - said);
+        space.unbacked.insert(said, there - said);
     } else if there < said {
         if !space.available.contains(there, said - there) {
             return Err(u64::from(said) * PAGE_BYTES as u64);
         }
         space.available.remove(there, said - there);
+        space.unbacked.remove(there, said - there);
     }
     space.file_pages = there;
     Ok(())

@@ -1,5 +1,6 @@
 //! Tests of the store as a whole, against a naive model.
 
+mod crash;
 mod model;
 
 use super::*;

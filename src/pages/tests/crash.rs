@@ -1,0 +1,311 @@
+//! Power cuts, full disks and failing disks at every operation of a checkpoint.
+
+use super::model::random_batch;
+use super::*;
+use crate::io::disk::Completion;
+use crate::io::faulty::{Fault, FaultyDisk};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+fn created(seed: u64) -> (FaultyDisk, PageStore) {
+    let mut disk = FaultyDisk::new(seed);
+    disk.set_delay_us(10..500);
+    let store = PageStore::create(&mut disk, Path::new(PATH), options()).unwrap();
+    (disk, store)
+}
+
+fn open(disk: &mut FaultyDisk) -> PageStore {
+    let mut store = PageStore::open(disk, Path::new(PATH), options()).unwrap();
+    store.settle(disk).unwrap();
+    store
+}
+
+/// Opens the disk as a power cut left it: it holds one of the models, whole. Which one?
+fn recovered(mut disk: FaultyDisk, models: &[&Model]) -> usize {
+    let store = open(&mut disk);
+    let held = dump(&mut disk, &store, store.root()).unwrap();
+    let found = models.iter().position(|model| **model == held);
+    let found = found.unwrap_or_else(|| panic!("after a power cut: commit {}, no model", store.root().generation()));
+    assert_sound(&mut disk, &store, models[found]);
+    found
+}
+
+/// Drives a checkpoint; `look` sees the disk before each turn. The models are the state before and after.
+fn drive(
+    disk: &mut FaultyDisk,
+    store: &mut PageStore,
+    batch: &Batch,
+    mut look: impl FnMut(&FaultyDisk, bool),
+) -> Result<Option<Aborted>, StoreFailure> {
+    store.begin(batch.cut()).unwrap();
+    let mut completions: Vec<Completion> = Vec::new();
+    let mut committed = false;
+    let mut aborted = None;
+    loop {
+        match store.step(disk)? {
+            Progress::Idle => return Ok(aborted),
+            Progress::Busy => {}
+            Progress::Committed(_) => committed = true,
+            Progress::Aborted(reason) => aborted = Some(reason),
+            Progress::Waiting => {
+                look(disk, committed);
+                disk.wait(&mut completions);
+                for completion in completions.drain(..) {
+                    store.completed(completion)?;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_power_cut_at_any_moment_leaves_the_last_or_the_new_state() {
+    let (mut outcomes, mut points) = ([0, 0], 0);
+    for seed in 0..6 {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let (mut disk, mut store) = created(seed);
+        let mut model = Model::default();
+        for _ in 0..6 {
+            let batch = random_batch(&mut rng, &model, 40);
+            let mut next = model.clone();
+            next.apply(&batch);
+            let mut left = None;
+            drive(&mut disk, &mut store, &batch, |disk, committed| {
+                for _ in 0..2 {
+                    let cut = disk.after_power_cut(rng.random());
+                    let found = recovered(cut.clone(), &[&model, &next]);
+                    assert!(found == 1 || !committed, "a durable commit was lost");
+                    outcomes[found] += 1;
+                    points += 1;
+                    if rng.random_bool(0.02) {
+                        left = Some((cut, found));
+                    }
+                }
+            })
+            .unwrap();
+            // Now and then life goes on after the power cut.
+            if let Some((cut, found)) = left {
+                disk = cut;
+                store = open(&mut disk);
+                if found == 0 {
+                    continue;
+                }
+            }
+            model = next;
+        }
+        assert!(disk.violations().is_empty());
+    }
+    assert!(
+        outcomes.iter().all(|&count| count > 20),
+        "{outcomes:?} at {points} points"
+    );
+}
+
+#[test]
+fn creation_is_whole_or_nothing() {
+    for seed in 0..60 {
+        let mut disk = FaultyDisk::new(seed);
+        disk.add_fault(Fault {
+            operation: "",
+            path: String::new(),
+            skip: seed % 8,
+            times: 1,
+            errno: libc::EIO,
+        });
+        let created = PageStore::create(&mut disk, Path::new(PATH), options());
+        let acknowledged = created.is_ok();
+        let mut disk = disk.after_power_cut(seed);
+        disk.clear_faults();
+        match PageStore::open(&mut disk, Path::new(PATH), options()) {
+            Ok(store) => assert_sound(&mut disk, &store, &Model::default()),
+            Err(StoreFailure::Disk { source, .. }) => assert!(source.is_not_found() && !acknowledged),
+            Err(other) => panic!("{other}"),
+        }
+    }
+}
+
+/// A store with some commits on it, ready for one more.
+fn prepared(seed: u64) -> (FaultyDisk, PageStore, Model, Batch) {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let (mut disk, mut store) = created(seed);
+    let mut model = Model::default();
+    for _ in 0..4 {
+        let batch = random_batch(&mut rng, &model, 60);
+        store.run(&mut disk, batch.cut()).unwrap().unwrap();
+        model.apply(&batch);
+    }
+    let mut batch = random_batch(&mut rng, &model, 200);
+    batch.deletes = model.records.keys().copied().filter(|_| rng.random_bool(0.5)).collect();
+    (disk, store, model, batch)
+}
+
+#[test]
+fn no_space_at_any_write_gives_the_checkpoint_up_and_a_later_one_succeeds() {
+    for seed in 0..3 {
+        let mut skip = 0;
+        loop {
+            let (mut disk, mut store, mut model, batch) = prepared(seed);
+            disk.add_fault(Fault {
+                operation: "write",
+                path: PATH.into(),
+                skip,
+                times: 3,
+                errno: libc::ENOSPC,
+            });
+            match drive(&mut disk, &mut store, &batch, |_, _| {}) {
+                Ok(None) => break,
+                Ok(Some(Aborted::DiskFull(_))) => {}
+                // The meta write: from here on there is no way back.
+                Err(StoreFailure::Disk {
+                    doing: "writing a meta page",
+                    ..
+                }) => {
+                    assert!(matches!(store.step(&mut disk), Err(StoreFailure::Dead)));
+                    skip += 1;
+                    continue;
+                }
+                other => panic!("{other:?}"),
+            }
+            disk.clear_faults();
+            assert_sound(&mut disk, &store, &model);
+            assert_eq!(recovered(disk.after_power_cut(seed), &[&model]), 0);
+            assert!(drive(&mut disk, &mut store, &batch, |_, _| {}).unwrap().is_none());
+            model.apply(&batch);
+            assert_sound(&mut disk, &store, &model);
+            skip += 1;
+        }
+        assert!(skip > 3, "{skip} writes");
+    }
+}
+
+#[test]
+fn an_error_of_any_operation_is_typed_and_nothing_is_tried_again() {
+    for operation in ["write", "sync", "read", "allocate", "truncate", "punch hole"] {
+        for skip in 0.. {
+            let (mut disk, mut store, model, batch) = prepared(7);
+            let mut next = model.clone();
+            next.apply(&batch);
+            disk.add_fault(Fault {
+                operation,
+                path: PATH.into(),
+                skip,
+                times: 1,
+                errno: libc::EIO,
+            });
+            match drive(&mut disk, &mut store, &batch, |_, _| {}) {
+                Ok(None) if !store.take_warnings().is_empty() => assert_sound(&mut disk, &store, &next),
+                Ok(None) => {
+                    assert!(
+                        skip > 0 || !matches!(operation, "write" | "sync" | "read"),
+                        "{operation} is never used"
+                    );
+                    break;
+                }
+                Ok(Some(Aborted::Read(_))) => {
+                    assert_eq!(operation, "read");
+                    assert_sound(&mut disk, &store, &model);
+                }
+                Err(StoreFailure::Disk { source, .. }) => {
+                    assert_eq!(source.source.raw_os_error(), Some(libc::EIO));
+                    assert!(matches!(store.step(&mut disk), Err(StoreFailure::Dead)));
+                }
+                other => panic!("{operation}: {other:?}"),
+            }
+            assert!(disk.violations().is_empty(), "{operation}: {:?}", disk.violations());
+            disk.clear_faults();
+            recovered(disk.after_power_cut(skip), &[&model, &next]);
+        }
+    }
+}
+
+#[test]
+fn on_a_full_disk_the_reserve_lets_a_compaction_through() {
+    let mut disk = FaultyDisk::new(1);
+    let options = Options {
+        reserve_pages: 300,
+        ..Options::new(0..64)
+    };
+    let mut store = PageStore::create(&mut disk, Path::new(PATH), options).unwrap();
+    let mut model = Model::default();
+    let mut main = 1;
+    let mut next_batch = |model: &Model, count: i64| {
+        let mut batch = Batch::default();
+        for _ in 0..count {
+            main += 1;
+            batch.records.push(record(main, &format!("key-{main}"), 700));
+        }
+        batch.fields = StateFields {
+            revision: main,
+            applied_index: model.fields.applied_index + 1,
+            ..model.fields.clone()
+        };
+        batch
+    };
+    let first = next_batch(&model, 500);
+    store.run(&mut disk, first.cut()).unwrap().unwrap();
+    model.apply(&first);
+    disk.set_capacity(Some(disk.volume().allocated() + (2 << 20)));
+    let mut filled = 0;
+    let refused = loop {
+        let batch = next_batch(&model, 500);
+        match store.run(&mut disk, batch.cut()).unwrap() {
+            Ok(_) => model.apply(&batch),
+            Err(Aborted::DiskFull(_)) => break batch,
+            Err(other) => panic!("{other}"),
+        }
+        filled += 1;
+        assert!(filled < 50, "the disk never got full");
+    };
+    assert_sound(&mut disk, &store, &model);
+    // What was refused goes in from the reserve, and room comes from compaction, batch by batch.
+    let mut urgent = Batch {
+        urgent: true,
+        ..refused
+    };
+    urgent.deletes = model.records.keys().copied().collect();
+    let mut rounds = 0;
+    loop {
+        rounds += 1;
+        assert!(
+            rounds < 60,
+            "compaction does not get on: {} deletes left",
+            urgent.deletes.len()
+        );
+        let commit = store.run(&mut disk, urgent.cut()).unwrap().unwrap();
+        let made: Vec<RecordId> = urgent
+            .deletes
+            .iter()
+            .copied()
+            .filter(|id| !commit.remaining_deletes.contains(id))
+            .collect();
+        model.apply(&Batch {
+            deletes: made,
+            ..urgent.clone()
+        });
+        if commit.remaining_deletes.is_empty() {
+            break;
+        }
+        urgent = Batch {
+            urgent: true,
+            deletes: commit.remaining_deletes,
+            fields: model.fields.clone(),
+            ..Batch::default()
+        };
+    }
+    assert_sound(&mut disk, &store, &model);
+    // What a commit frees is usable two commits later; until then normal checkpoints are refused, urgent ones are not.
+    for _ in 0..2 {
+        let nothing = Batch {
+            urgent: true,
+            fields: model.fields.clone(),
+            ..Batch::default()
+        };
+        store.run(&mut disk, nothing.cut()).unwrap().unwrap();
+    }
+    for _ in 0..4 {
+        let batch = next_batch(&model, 100);
+        store.run(&mut disk, batch.cut()).unwrap().unwrap();
+        model.apply(&batch);
+    }
+    assert_sound(&mut disk, &store, &model);
+}
