@@ -5,6 +5,7 @@
 //! Readers work on a [`Root`] with a [`PageCache`] of their own; see `docs/pages.md` for the format and its rules.
 //! This room knows nothing of what the records mean, uses no clock and reaches the disk only through `io::disk`.
 
+mod boot;
 mod builder;
 mod cache;
 mod changes;
@@ -13,6 +14,7 @@ mod checkpoint;
 mod codec;
 mod failure;
 mod free;
+pub mod fuzz;
 mod meta;
 mod node;
 mod output;
@@ -25,8 +27,9 @@ mod scan;
 mod space;
 mod store;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
+pub use boot::{BootScan, LeafBatch};
 pub use cache::PageCache;
 pub use changes::{Records, TreeUpdates};
 pub use check::Check;

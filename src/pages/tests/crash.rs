@@ -309,3 +309,60 @@ fn on_a_full_disk_the_reserve_lets_a_compaction_through() {
     }
     assert_sound(&mut disk, &store, &model);
 }
+
+/// A disk that passes over barriers: meta pages can be durable before the data they name.
+struct WithoutBarriers<'a>(&'a mut FaultyDisk, Vec<Completion>);
+
+impl Disk for WithoutBarriers<'_> {
+    fn submit(&mut self, token: u64, operation: crate::io::disk::Operation) {
+        match operation {
+            crate::io::disk::Operation::Sync { .. } => {
+                let result = Ok(crate::io::disk::Outcome::Done);
+                self.1.push(Completion { token, result });
+            }
+            other => self.0.submit(token, other),
+        }
+    }
+
+    fn poll(&mut self, completions: &mut Vec<Completion>) {
+        completions.append(&mut self.1);
+        self.0.poll(completions);
+    }
+
+    fn wait(&mut self, completions: &mut Vec<Completion>) {
+        self.poll(completions);
+        if completions.is_empty() {
+            self.0.wait(completions);
+        }
+    }
+}
+
+/// Whether power cuts after commits are noticed to break something, when the disk is driven wrongly.
+fn breaks(spoil: impl Fn(&mut FaultyDisk), barriers: bool) -> bool {
+    (0..40).any(|seed| {
+        let (mut disk, mut store, mut model, batch) = prepared(seed);
+        spoil(&mut disk);
+        let commit = if barriers {
+            store.run(&mut disk, batch.cut())
+        } else {
+            store.run(&mut WithoutBarriers(&mut disk, Vec::new()), batch.cut())
+        };
+        commit.unwrap().unwrap();
+        model.apply(&batch);
+        let mut disk = disk.after_power_cut(seed);
+        let Ok(store) = PageStore::open(&mut disk, Path::new(PATH), options()) else {
+            return true;
+        };
+        store.check(&mut disk).is_err() || !dump(&mut disk, &store, store.root()).is_ok_and(|found| found == model)
+    })
+}
+
+#[test]
+fn canaries_are_noticed() {
+    assert!(!breaks(|_| {}, true), "nothing was spoiled");
+    assert!(
+        breaks(|disk| disk.set_syncs_lie(true), true),
+        "syncs that do nothing go unnoticed"
+    );
+    assert!(breaks(|_| {}, false), "meta pages before their data go unnoticed");
+}

@@ -1,6 +1,8 @@
 //! Tests of the store as a whole, against a naive model.
 
+mod aged;
 mod crash;
+mod damage;
 mod model;
 
 use super::*;

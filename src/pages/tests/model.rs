@@ -41,7 +41,7 @@ pub(in super::super) fn random_batch(rng: &mut StdRng, model: &Model, size: usiz
     if rng.random_bool(0.1) {
         batch.deletes.push(RecordId::new(main + 100, 0));
     }
-    for _ in 0..rng.random_range(0..size) {
+    for _ in 0..rng.random_range(0..=size) {
         let tree = TreeId::ALL[rng.random_range(1..7)];
         let key = format!("{:0width$}", rng.random_range(0..400), width = rng.random_range(1..30)).into_bytes();
         let value = rng
