@@ -4,8 +4,12 @@
 
 #[path = "differential/answers.rs"]
 mod answers;
+#[path = "differential/canaries.rs"]
+mod canaries;
 #[path = "differential/exceptions.rs"]
 mod exceptions;
+#[path = "differential/named.rs"]
+mod named;
 #[path = "differential/pair.rs"]
 mod pair;
 #[path = "differential/requests.rs"]
@@ -19,10 +23,12 @@ use support::{block_on, server::Program};
 
 /// How many requests a random run sends when nothing else is asked.
 const QUICK_COUNT: u64 = 3000;
+/// How many requests 3.5.1 is sent: enough to meet every exception.
+const VERSION_COUNT: u64 = 1500;
 /// The seed of the run that is always the same.
 const FIXED_SEED: u64 = 1;
 
-fn expect_same(result: Result<(), Difference>) {
+fn expect_same<T>(result: Result<T, Difference>) {
     if let Err(difference) = result {
         panic!("{difference}");
     }
@@ -51,5 +57,25 @@ fn random_requests() {
                 .iter()
                 .for_each(|(outcome, times)| println!("{times:6} {outcome}"));
         }
+    });
+}
+
+/// The list of exceptions is the difference between the two versions: 3.5.1 passes with it.
+#[test]
+fn version_3_5_1_differs_as_listed() {
+    block_on(async {
+        let mut pair = Pair::start(Program::Etcd351).await;
+        expect_same(pair.run_random(FIXED_SEED, VERSION_COUNT).await);
+        let used = pair
+            .tally()
+            .keys()
+            .filter(|outcome| outcome.starts_with("exception:"))
+            .count();
+        assert_eq!(
+            used,
+            pair.exceptions(),
+            "an exception that explains nothing: {:#?}",
+            pair.tally()
+        );
     });
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use prost::Message;
 use ringd::proto::etcdserverpb::{self as pb, watch_request::RequestUnion};
 
-use super::{requests::Step, watching::Seen};
+use super::requests::Step;
 use crate::support::{etcd, grpc::Reply, server::Program};
 
 /// A difference between the two versions.
@@ -64,6 +64,11 @@ impl Exceptions {
         }
     }
 
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.list.len()
+    }
+
     /// Rewrites the subject's answer as 3.7.1 would have given it, and counts the exceptions that did something.
     pub fn apply(
         &self,
@@ -81,9 +86,6 @@ impl Exceptions {
             }
         }
     }
-
-    /// The same for what watches received.
-    pub fn apply_to_watches(&self, _subject: &mut BTreeMap<i64, Vec<Seen>>, _reference: &BTreeMap<i64, Vec<Seen>>) {}
 
     /// True for a step that would leave the two versions in different states, `newest` being the revision.
     pub fn avoids(&self, step: &Step, newest: i64) -> bool {

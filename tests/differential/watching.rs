@@ -44,6 +44,7 @@ pub struct Watching {
     settled: BTreeSet<i64>,
     /// True for a server whose progress answers may overtake events.
     progress_overtakes: bool,
+    fragment_count: u64,
 }
 
 impl Watching {
@@ -62,6 +63,7 @@ impl Watching {
             progress: 0,
             settled: BTreeSet::new(),
             progress_overtakes: false,
+            fragment_count: 0,
         })
     }
 
@@ -132,6 +134,11 @@ impl Watching {
         self.receive_until(Instant::now() + time, i64::MAX).await
     }
 
+    /// How many responses were fragments that others followed.
+    pub fn fragments(&self) -> u64 {
+        self.fragment_count
+    }
+
     /// What each watch received since the last call.
     pub fn take_seen(&mut self) -> BTreeMap<i64, Vec<Seen>> {
         std::mem::take(&mut self.seen)
@@ -185,6 +192,7 @@ impl Watching {
     fn absorb_events(&mut self, response: pb::WatchResponse) -> Result<(), String> {
         let id = response.watch_id;
         let revision = response.header.as_ref().map_or(0, |header| header.revision);
+        self.fragment_count += u64::from(response.fragment);
         let continued = self.fragments.insert(id, response.fragment).unwrap_or(false);
         let mut position = *self
             .positions

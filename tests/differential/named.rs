@@ -1,0 +1,424 @@
+//! Requests that a random run meets too rarely, each under its own name.
+
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use prost::Message;
+use ringd::proto::etcdserverpb::{self as pb, request_op::Request};
+
+use super::{
+    expect_same,
+    pair::Pair,
+    requests::nested_txn,
+    watching::{Seen, Watching},
+};
+use crate::support::{block_on, etcd, grpc, server::Program};
+
+/// etcd's limit of a request as it goes to the log.
+const REQUEST_LIMIT: usize = 3 << 19;
+/// What gRPC takes in beyond that.
+const FRAME_LIMIT: usize = REQUEST_LIMIT + (512 << 10);
+/// A request may carry a request id of up to ten bytes and a few more around it in the log.
+const ENVELOPE: usize = 64;
+
+fn put_operation(key: String) -> pb::RequestOp {
+    etcd::operation(Request::RequestPut(etcd::put(key, "value")))
+}
+
+/// A txn nested so deeply that no recursive encoder should be asked for it.
+fn nested_bytes(depth: usize) -> Bytes {
+    // Written from the end, so that each length is known: tag and length of `success`, then of `request_txn`.
+    let mut reversed: Vec<u8> = Vec::new();
+    for _ in 1..depth {
+        for tag in [0x22, 0x12] {
+            let mut length = Vec::new();
+            prost::encoding::encode_varint(reversed.len() as u64, &mut length);
+            reversed.extend(length.iter().rev());
+            reversed.push(tag);
+        }
+    }
+    reversed.reverse();
+    reversed.into()
+}
+
+/// Transactions nested at depths around the limits of protobuf decoders (100), of gRPC's and of etcd (128).
+#[test]
+fn nested_transactions() {
+    block_on(async {
+        let mut pair = Pair::start(Program::subject()).await;
+        for depth in [1, 2, 48, 49, 50, 51, 52, 99, 100, 101, 127, 128, 129, 200] {
+            let innermost = pb::TxnRequest {
+                success: vec![put_operation(format!("depth{depth}"))],
+                ..Default::default()
+            };
+            expect_same(pair.check(etcd::TXN, &nested_txn(depth, innermost)).await);
+            expect_same(
+                pair.check(etcd::TXN, &nested_txn(depth, pb::TxnRequest::default()))
+                    .await,
+            );
+        }
+        // So deep that a server that recurses without a bound runs out of stack.
+        for depth in [1000, 5000, 20_000, 100_000] {
+            expect_same(pair.check_bytes(etcd::TXN, nested_bytes(depth)).await);
+        }
+        expect_same(pair.check(etcd::RANGE, &etcd::get_prefix("depth")).await);
+        expect_same(pair.check(etcd::HASH_KV, &pb::HashKvRequest { revision: 0 }).await);
+    });
+}
+
+/// As many operations as allowed and more, flat and shared between a txn and those inside it.
+#[test]
+fn wide_transactions() {
+    block_on(async {
+        let mut pair = Pair::start(Program::subject()).await;
+        for (outer, inner) in [
+            (127, 0),
+            (128, 0),
+            (129, 0),
+            (1, 127),
+            (1, 128),
+            (64, 64),
+            (64, 65),
+            (127, 1),
+            (128, 1),
+        ] {
+            let mut success: Vec<_> = (0..outer)
+                .map(|number| put_operation(format!("outer{number}")))
+                .collect();
+            if inner > 0 {
+                let nested = (0..inner)
+                    .map(|number| put_operation(format!("inner{number}")))
+                    .collect();
+                let nested = pb::TxnRequest {
+                    success: nested,
+                    ..Default::default()
+                };
+                success[outer - 1] = etcd::operation(Request::RequestTxn(nested));
+            }
+            expect_same(
+                pair.check(
+                    etcd::TXN,
+                    &pb::TxnRequest {
+                        success,
+                        ..Default::default()
+                    },
+                )
+                .await,
+            );
+        }
+        let compare = vec![etcd::mod_revision_is("none", 0); 129];
+        expect_same(
+            pair.check(
+                etcd::TXN,
+                &pb::TxnRequest {
+                    compare,
+                    ..Default::default()
+                },
+            )
+            .await,
+        );
+    });
+}
+
+/// Values around etcd's limit of a request, and messages around gRPC's.
+#[test]
+fn oversized_requests() {
+    block_on(async {
+        let mut pair = Pair::start(Program::subject()).await;
+        for size in [
+            REQUEST_LIMIT - ENVELOPE * 2,
+            REQUEST_LIMIT - ENVELOPE,
+            REQUEST_LIMIT,
+            REQUEST_LIMIT + ENVELOPE,
+        ] {
+            expect_same(pair.check(etcd::PUT, &etcd::put("large", vec![7; size])).await);
+        }
+        // The key, the value and their tags take eleven bytes beside the value.
+        for size in [
+            FRAME_LIMIT - 12,
+            FRAME_LIMIT - 11,
+            FRAME_LIMIT - 10,
+            FRAME_LIMIT,
+            FRAME_LIMIT * 2,
+        ] {
+            let request = pb::PutRequest {
+                value: vec![7; size].into(),
+                ..etcd::put("large", "")
+            };
+            let answer = pair.check(etcd::PUT, &request).await;
+            let length = request.encoded_len();
+            match answer {
+                Ok(answer) if length > FRAME_LIMIT => assert_eq!(answer.status.code, 8, "{length} bytes: {answer:?}"),
+                Ok(answer) => assert_eq!(answer.status.code, 3, "{length} bytes: {answer:?}"),
+                different => expect_same(different),
+            }
+        }
+        let half = etcd::operation(Request::RequestPut(etcd::put("half", vec![7; REQUEST_LIMIT / 2])));
+        let other = etcd::operation(Request::RequestPut(etcd::put("other", vec![7; REQUEST_LIMIT / 2])));
+        let txn = pb::TxnRequest {
+            success: vec![half, other],
+            ..Default::default()
+        };
+        expect_same(pair.check(etcd::TXN, &txn).await);
+        expect_same(pair.check(etcd::RANGE, &etcd::get_prefix("")).await);
+        expect_same(
+            pair.check(
+                etcd::RANGE,
+                &pb::RangeRequest {
+                    range_end: "\0".into(),
+                    ..etcd::get("\0")
+                },
+            )
+            .await,
+        );
+    });
+}
+
+/// Bytes that are no protobuf message, wrong wire types, and frames that are wrong.
+#[test]
+fn malformed_requests() {
+    let messages: &[(&str, &[u8])] = &[
+        ("a tag cut off", b"\x80"),
+        ("field number zero", b"\x02\x00"),
+        ("a group that does not end", b"\x0b"),
+        ("a group that ends but did not begin", b"\x0c"),
+        ("wire type seven", b"\x0f"),
+        ("a length beyond the message", b"\x0a\x05k"),
+        (
+            "a length beyond every message",
+            b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f",
+        ),
+        (
+            "a varint of eleven bytes",
+            b"\x20\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
+        ),
+        ("an unknown group", b"\x0a\x01k\xfb\x07\x08\x01\xfc\x07"),
+        ("an unknown field", b"\x0a\x01k\xf8\x07\x01"),
+        ("a key twice", b"\x0a\x01j\x0a\x01k"),
+        ("the key as a number", b"\x08\x01"),
+        ("a flag of two", b"\x0a\x01k\x20\x02"),
+        ("a flag as bytes", b"\x0a\x01k\x22\x01\x01"),
+    ];
+    block_on(async {
+        let mut pair = Pair::start(Program::subject()).await;
+        for (name, message) in messages {
+            for method in [etcd::PUT, etcd::RANGE, etcd::DELETE_RANGE, etcd::TXN, etcd::LEASE_GRANT] {
+                println!("{name} to {method}");
+                if let Err(difference) = pair.check_bytes(method, Bytes::from_static(message)).await {
+                    panic!("{name}: {difference}");
+                }
+            }
+        }
+    });
+}
+
+/// Frames whose prefix is wrong: compressed, cut off, too many, none.
+#[test]
+fn malformed_frames() {
+    let message = etcd::put("key", "value").encode_to_vec();
+    let mut compressed = BytesMut::from(grpc::frame(&message).as_ref());
+    compressed[0] = 1;
+    let mut unknown_flag = compressed.clone();
+    unknown_flag[0] = 2;
+    let mut two = BytesMut::from(grpc::frame(&message).as_ref());
+    two.put(grpc::frame(&message));
+    let whole = grpc::frame(&message);
+    let frames: Vec<(&str, Bytes)> = vec![
+        ("compressed without an encoding", compressed.freeze()),
+        ("a flag that does not exist", unknown_flag.freeze()),
+        ("no message", Bytes::new()),
+        ("a prefix cut off", whole.slice(..3)),
+        ("a message cut off", whole.slice(..8)),
+        ("two messages", two.freeze()),
+    ];
+    block_on(async {
+        let mut pair = Pair::start(Program::subject()).await;
+        for (name, frame) in frames {
+            if let Err(difference) = pair.check_framed(etcd::PUT, frame).await {
+                panic!("{name}: {difference}");
+            }
+        }
+    });
+}
+
+/// Leases that end: their time to live is raised to the minimum, their keys go in one revision, in order.
+#[test]
+fn leases_end() {
+    block_on(async {
+        let mut pair = Pair::start(Program::subject()).await;
+        for (id, ttl) in [(11, 1), (12, 0), (13, -1), (14, i64::MIN), (15, 2), (0, 5)] {
+            expect_same(pair.check(etcd::LEASE_GRANT, &pb::LeaseGrantRequest { id, ttl }).await);
+        }
+        for id in [12, 13, 14, 15] {
+            expect_same(pair.check(etcd::LEASE_REVOKE, &pb::LeaseRevokeRequest { id }).await);
+        }
+        for key in ["b", "a", "c"] {
+            let request = pb::PutRequest {
+                lease: 11,
+                ..etcd::put(key, "leased")
+            };
+            expect_same(pair.check(etcd::PUT, &request).await);
+        }
+        expect_same(
+            pair.check(
+                etcd::LEASE_TIME_TO_LIVE,
+                &pb::LeaseTimeToLiveRequest { id: 11, keys: true },
+            )
+            .await,
+        );
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        expect_same(
+            pair.check(
+                etcd::LEASE_TIME_TO_LIVE,
+                &pb::LeaseTimeToLiveRequest { id: 11, keys: true },
+            )
+            .await,
+        );
+        let gone = pair
+            .check(etcd::RANGE, &etcd::get("a"))
+            .await
+            .unwrap_or_else(|difference| panic!("{difference}"));
+        assert_eq!(
+            gone.message::<pb::RangeResponse>().expect("an answer").count,
+            0,
+            "the lease did not end"
+        );
+        expect_same(pair.check(etcd::HASH_KV, &pb::HashKvRequest { revision: 0 }).await);
+    });
+}
+
+/// HashKV at every revision after puts, deletes and compactions, those of compacted revisions included.
+#[test]
+fn hashes_after_compaction() {
+    block_on(async {
+        let mut pair = Pair::start(Program::subject()).await;
+        for round in 0..5 {
+            for key in ["a", "b", "c", "d"] {
+                expect_same(pair.check(etcd::PUT, &etcd::put(key, format!("{key}{round}"))).await);
+            }
+            expect_same(
+                pair.check(etcd::DELETE_RANGE, &etcd::delete(["a", "b"][round % 2]))
+                    .await,
+            );
+            let revision = 6 * (round as i64) + [6, 3, 5, 4, 6][round] - round as i64;
+            let compaction = pb::CompactionRequest {
+                revision,
+                physical: true,
+            };
+            expect_same(pair.check(etcd::COMPACT, &compaction).await);
+            for revision in 0..=5 * (round as i64 + 1) + 2 {
+                expect_same(pair.check(etcd::HASH_KV, &pb::HashKvRequest { revision }).await);
+                let read = pb::RangeRequest {
+                    revision,
+                    ..etcd::get_prefix("")
+                };
+                expect_same(
+                    pair.check(
+                        etcd::RANGE,
+                        &pb::RangeRequest {
+                            key: "\0".into(),
+                            ..read
+                        },
+                    )
+                    .await,
+                );
+            }
+        }
+    });
+}
+
+/// Watches of large transactions, whole and in fragments: the same events, and no response is split without leave.
+#[test]
+fn fragmented_watches() {
+    block_on(async {
+        let mut pair = Pair::start(Program::subject()).await;
+        for stream in pair.streams() {
+            for (watch_id, fragment) in [(1, false), (2, true)] {
+                let request = pb::WatchCreateRequest {
+                    key: "large".into(),
+                    range_end: etcd::prefix_end(b"large").into(),
+                    watch_id,
+                    fragment,
+                    prev_kv: true,
+                    ..Default::default()
+                };
+                stream.create(&etcd::create_watch(request)).await.expect("a watch");
+            }
+        }
+        let mut last = 0;
+        for round in 0..2_u8 {
+            // A revision of ten events of 140 KB each, and as much again for their previous values.
+            let operations = (0..10).map(|number| {
+                let put = etcd::put(format!("large{number}"), vec![round; 140 << 10]);
+                etcd::operation(Request::RequestPut(put))
+            });
+            let txn = pb::TxnRequest {
+                success: operations.collect(),
+                ..Default::default()
+            };
+            let answer = pair
+                .check(etcd::TXN, &txn)
+                .await
+                .unwrap_or_else(|difference| panic!("{difference}"));
+            last = answer
+                .message::<pb::TxnResponse>()
+                .expect("an answer")
+                .header
+                .expect("a header")
+                .revision;
+        }
+        let [ours, theirs] = pair.streams();
+        ours.wait_for_progress(last).await.expect("progress");
+        theirs.wait_for_progress(last).await.expect("progress");
+        assert!(ours.fragments() > 0, "nothing was fragmented");
+        let (ours, theirs) = (ours.take_seen(), theirs.take_seen());
+        assert_eq!(ours[&1].len(), 20);
+        assert!(ours == theirs, "the watches received different events");
+        assert!(ours[&1] == ours[&2], "a fragmented watch received other events");
+    });
+}
+
+/// A watch whose past was compacted away ends with the compaction's revision; one that starts far ahead waits.
+#[test]
+fn watches_from_odd_revisions() {
+    async fn odd(stream: &mut Watching) -> Result<Vec<Seen>, String> {
+        for (watch_id, start_revision) in [(1, 1), (2, 4), (3, 5), (4, i64::MAX)] {
+            let request = pb::WatchCreateRequest {
+                key: "k".into(),
+                start_revision,
+                watch_id,
+                ..Default::default()
+            };
+            stream.create(&etcd::create_watch(request)).await?;
+        }
+        stream.settle(Duration::from_millis(500)).await?;
+        Ok(stream.take_seen().into_values().flatten().collect())
+    }
+    block_on(async {
+        let mut pair = Pair::start(Program::subject()).await;
+        for number in 0..5 {
+            expect_same(pair.check(etcd::PUT, &etcd::put("k", format!("{number}"))).await);
+        }
+        expect_same(pair.check(etcd::DELETE_RANGE, &etcd::delete("k")).await);
+        expect_same(
+            pair.check(
+                etcd::COMPACT,
+                &pb::CompactionRequest {
+                    revision: 5,
+                    physical: true,
+                },
+            )
+            .await,
+        );
+        let [ours, theirs] = pair.streams();
+        let (ours, theirs) = (
+            odd(ours).await.expect("the subject"),
+            odd(theirs).await.expect("the reference"),
+        );
+        assert_eq!(ours, theirs);
+        assert!(
+            ours.contains(&Seen::Canceled(5, String::new())),
+            "no watch ended by compaction: {ours:?}"
+        );
+    });
+}
