@@ -19,13 +19,15 @@ use support::server::{Program, Server, tool};
 /// How long a watch may take to print what it is expected to print.
 const WATCH_TIMEOUT: Duration = Duration::from_secs(20);
 /// Numbers in JSON or in the `fields` format that differ from member to member.
-const MEMBERS_OWN: [&str; 10] = [
+const MEMBERS_OWN: [&str; 12] = [
     "\"raft_term\":",
     "\"raftTerm\":",
     "\"raftIndex\":",
     "\"raftAppliedIndex\":",
     "\"dbSize\":",
     "\"dbSizeInUse\":",
+    "\"DBSize\" : ",
+    "\"DBSizeInUse\" : ",
     "\"RaftTerm\" : ",
     "\"RaftIndex\" : ",
     "\"RaftAppliedIndex\" : ",
