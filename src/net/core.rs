@@ -20,6 +20,8 @@ pub struct Options {
     pub http: Arc<http::Config>,
     /// gRPC.
     pub grpc: Arc<grpc::Config>,
+    /// Longest body of an HTTP/1.1 request, in bytes.
+    pub max_body: u64,
     /// Connections that the core takes; more are closed at once.
     pub connections: usize,
 }
@@ -160,6 +162,7 @@ impl<S: Service> Core<S> {
                 let Some(slot) = net.find(key) else { return };
                 match received {
                     Ok(bytes) if !bytes.is_empty() => net.receive(service, slot, bytes),
+                    Ok(_) if net.end_input(slot) => {}
                     _ => net.disconnect(service, slot),
                 }
             });

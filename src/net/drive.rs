@@ -1,6 +1,7 @@
 //! One connection's part of a turn: bytes in, events to the service, output to the socket.
 
-use super::peer::{Call, Net, Peer, Protocol, Slot, Writing};
+use super::peer::{Call, Net, Peer, Slot, Writing};
+use super::protocol::{Http1, Protocol};
 use super::service::Service;
 use crate::grpc::{self, CallId, Code, Event, Status};
 use crate::http::{self, Sniffed};
@@ -29,17 +30,28 @@ impl Net {
         self.statistics.received_bytes += bytes.len() as u64;
         match &mut self.peers[slot].protocol {
             Protocol::Grpc(grpc) => grpc.receive(bytes, now),
+            Protocol::Http1(http1) => http1.connection.receive(&bytes, now),
             Protocol::Unknown(seen) => {
                 seen.extend_from_slice(&bytes);
                 match http::sniff(seen) {
                     Sniffed::More => return,
-                    Sniffed::Http1 => return self.remove(slot, Shutdown::Both),
+                    Sniffed::Http1 => self.begin_http1(slot, now),
                     Sniffed::Http2 => self.begin_http2(slot, now),
                 }
             }
         }
         self.pump(service, slot);
         self.mark(slot);
+    }
+
+    fn begin_http1(&mut self, slot: usize, now: Duration) {
+        let peer = &mut self.peers[slot];
+        let Protocol::Unknown(seen) = &mut peer.protocol else {
+            return;
+        };
+        let mut http1 = Http1::new(self.options.max_body, peer.opened);
+        http1.connection.receive(seen, now);
+        peer.protocol = Protocol::Http1(Box::new(http1));
     }
 
     fn begin_http2(&mut self, slot: usize, now: Duration) {
@@ -51,9 +63,6 @@ impl Net {
         let http = http::Connection::new(self.options.http.clone(), peer.opened);
         let mut grpc = grpc::Connection::new(http, self.options.grpc.clone());
         grpc.receive(seen, now);
-        if self.closing {
-            grpc.http().shutdown(now);
-        }
         peer.protocol = Protocol::Grpc(Box::new(grpc));
     }
 
@@ -61,14 +70,10 @@ impl Net {
     /// turn. Whether there were any.
     fn pump<S: Service>(&mut self, service: &mut S, slot: usize) -> bool {
         for count in 0..limits::NET_EVENTS_PER_TURN {
-            let Protocol::Grpc(grpc) = &mut self.peers[slot].protocol else {
-                return count > 0;
-            };
-            let Some(event) = grpc.next_event() else {
+            if !self.next_event(service, slot) {
                 self.peers[slot].behind = false;
                 return count > 0;
-            };
-            self.dispatch(service, slot, event);
+            }
         }
         self.peers[slot].behind = true;
         self.mark(slot);
@@ -79,6 +84,18 @@ impl Net {
     fn pump_all<S: Service>(&mut self, service: &mut S, slot: usize) {
         self.peers[slot].behind = true;
         while self.peers[slot].behind && self.pump(service, slot) {}
+    }
+
+    /// Handles the next event. Whether there was one.
+    fn next_event<S: Service>(&mut self, service: &mut S, slot: usize) -> bool {
+        let Protocol::Grpc(grpc) = &mut self.peers[slot].protocol else {
+            return self.next_http1(service, slot);
+        };
+        let Some(event) = grpc.next_event() else {
+            return false;
+        };
+        self.dispatch(service, slot, event);
+        true
     }
 
     fn dispatch<S: Service>(&mut self, service: &mut S, slot: usize, event: Event) {
@@ -138,16 +155,13 @@ impl Net {
                 return Flushed::Done;
             }
             let spare = std::mem::take(&mut peer.spare);
-            let output = match &mut peer.protocol {
-                Protocol::Grpc(grpc) => grpc.take_output(spare, now),
-                Protocol::Unknown(_) => spare,
-            };
+            let output = peer.protocol.take_output(spare, now);
             if output.is_empty() {
                 peer.spare = shrunk(output);
                 if behind {
                     return Flushed::Again;
                 }
-                return self.after_flush(slot);
+                return self.after_flush(service, slot);
             }
             self.statistics.sends += 1;
             let taken = match self.peers[slot].stream.try_write(&[IoSlice::new(&output)]) {
@@ -176,14 +190,11 @@ impl Net {
     }
 
     /// Nothing is left to be sent: ends a connection that is over, lets the others read.
-    fn after_flush(&mut self, slot: usize) -> Flushed {
+    fn after_flush<S: Service>(&mut self, service: &mut S, slot: usize) -> Flushed {
         let peer = &mut self.peers[slot];
-        let over = match &peer.protocol {
-            Protocol::Grpc(grpc) => grpc.closed(),
-            Protocol::Unknown(_) => None,
-        };
-        if let Some(reason) = over {
+        if let Some(reason) = peer.protocol.closed() {
             tracing::debug!(peer = ?peer.info.address, "connection closed: {reason}");
+            self.forget_exchange(service, slot);
             self.remove(slot, Shutdown::Write);
             return Flushed::Over;
         }
@@ -194,10 +205,7 @@ impl Net {
     /// Whether the connection's task should read on.
     pub(super) fn wants_read(&mut self, slot: usize) -> bool {
         let peer = &mut self.peers[slot];
-        match &mut peer.protocol {
-            Protocol::Grpc(grpc) => !peer.behind && grpc.http().wants_read(),
-            Protocol::Unknown(_) => true,
-        }
+        !peer.behind && peer.protocol.wants_read()
     }
 
     /// The socket is gone: tells the service of every call, and forgets the connection.
@@ -206,6 +214,7 @@ impl Net {
             grpc.http().disconnect();
         }
         self.pump_all(service, slot);
+        self.forget_exchange(service, slot);
         self.remove(slot, Shutdown::Both);
     }
 
@@ -235,10 +244,7 @@ impl Net {
                 self.disconnect(service, slot);
                 continue;
             }
-            if let Protocol::Grpc(grpc) = &mut peer.protocol
-                && now >= grpc.http().deadline()
-            {
-                grpc.http().on_timer(now);
+            if peer.protocol.on_timer(now) {
                 self.mark(slot);
             }
         }
@@ -279,14 +285,12 @@ impl Net {
         self.closing = true;
         let slots: Vec<usize> = self.peers.iter().map(|(slot, _)| slot).collect();
         for slot in slots {
-            match &mut self.peers[slot].protocol {
-                Protocol::Grpc(grpc) => grpc.http().shutdown(now),
-                Protocol::Unknown(_) => {
-                    self.remove(slot, Shutdown::Write);
-                    continue;
-                }
+            self.peers[slot].protocol.shutdown(now);
+            if matches!(self.peers[slot].protocol, Protocol::Unknown(_)) {
+                self.remove(slot, Shutdown::Write);
+            } else {
+                self.mark(slot);
             }
-            self.mark(slot);
         }
     }
 }

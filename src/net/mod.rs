@@ -10,10 +10,13 @@
 
 mod core;
 mod drive;
+mod exchange;
 mod peer;
+mod protocol;
 mod service;
 
 pub use self::core::{Core, Options};
+pub use exchange::Exchange;
 pub use peer::{Call, ConnectionKey, Net, PeerInfo, Statistics};
 pub use service::Service;
 

@@ -1,6 +1,7 @@
 //! The connections of one serve core, and what a service can do with them.
 
 use super::core::Options;
+use super::protocol::Protocol;
 use crate::grpc::{self, CallId, Status};
 use crate::http::{ErrorCode, SendError};
 use crate::reactor::serve::{Notify, Stream};
@@ -46,14 +47,6 @@ pub struct Statistics {
     pub sent_bytes: u64,
     /// Sends, each of one connection's output of a turn.
     pub sends: u64,
-}
-
-/// What the connection's first bytes made it.
-pub(super) enum Protocol {
-    /// Too few bytes to tell.
-    Unknown(Vec<u8>),
-    /// HTTP/2 with gRPC on it.
-    Grpc(Box<grpc::Connection>),
 }
 
 /// A call as the driver remembers it, by its stream's slot.
@@ -282,7 +275,7 @@ impl Net {
     fn grpc(&self, connection: ConnectionKey) -> Option<&grpc::Connection> {
         match &self.peers[self.find(connection)?].protocol {
             Protocol::Grpc(grpc) => Some(grpc),
-            Protocol::Unknown(_) => None,
+            _ => None,
         }
     }
 
@@ -292,18 +285,14 @@ impl Net {
         self.mark(slot);
         match &mut self.peers[slot].protocol {
             Protocol::Grpc(grpc) => Ok(grpc),
-            Protocol::Unknown(_) => Err(SendError::Gone),
+            _ => Err(SendError::Gone),
         }
     }
 }
 
 impl Peer {
-    fn buffered_bytes(&self) -> usize {
-        self.writing.map_or(0, |writing| writing.left)
-            + match &self.protocol {
-                Protocol::Unknown(bytes) => bytes.len(),
-                Protocol::Grpc(grpc) => grpc.buffered_bytes(),
-            }
+    pub(super) fn buffered_bytes(&self) -> usize {
+        self.writing.map_or(0, |writing| writing.left) + self.protocol.buffered_bytes()
     }
 
     /// The driver's notes on a call.

@@ -1,7 +1,9 @@
 //! What a serve core's connections are answered by.
 
+use super::exchange::Exchange;
 use super::peer::{Call, Net, PeerInfo};
 use crate::grpc::Request;
+use crate::http::http1;
 use bytes::Bytes;
 use std::time::Duration;
 
@@ -30,6 +32,19 @@ pub trait Service: 'static {
 
     /// There is room again, after [`Net::notify_writable`].
     fn writable(&mut self, net: &mut Net, call: Call, tag: u64);
+
+    /// An HTTP/1.1 request came, with its body, which is at most `Options::max_body` long. Answer it through [`Net`].
+    fn http_request(&mut self, net: &mut Net, exchange: Exchange, request: http1::Request, body: Vec<u8>) {
+        let (_, _) = (request, body);
+        let fields = [("Content-Type", "text/plain; charset=utf-8")];
+        // The peer may be gone, which `http_gone` tells.
+        let _ = net.respond(exchange, 404, &fields, b"404 page not found\n");
+    }
+
+    /// An HTTP/1.1 request will not be answered: its connection is gone. Forget it.
+    fn http_gone(&mut self, net: &mut Net, exchange: Exchange) {
+        let (_, _) = (net, exchange);
+    }
 
     /// Everything that was runnable has run: the moment to send what was gathered to other cores. What is sent through
     /// `net` here still goes with this turn.

@@ -1,8 +1,8 @@
 //! Connections over loopback against an echo service; the `h2` crate is the independent peer.
 
-use super::{Call, Core, Net, Options, PeerInfo, Service};
+use super::{Call, Core, Exchange, Net, Options, PeerInfo, Service};
 use crate::grpc::{self, Code, Request, Status};
-use crate::http;
+use crate::http::{self, http1};
 use crate::reactor::accept::{Acceptor, Target};
 use crate::reactor::serve::{BellWaiter, CoreOptions, ServeCore, run_blocking};
 use crate::reactor::socket::{ListenAddress, ListenOptions, ListenSocket};
@@ -26,6 +26,7 @@ const CHUNK: usize = 64 * 1024;
 struct Seen {
     started: AtomicUsize,
     cancelled: AtomicUsize,
+    gone: AtomicUsize,
     turns: AtomicUsize,
     endless_bytes: AtomicUsize,
     most_buffered: AtomicUsize,
@@ -38,6 +39,7 @@ struct Echo {
     seen: Arc<Seen>,
     later: Vec<(Call, Bytes)>,
     open: Vec<Call>,
+    exchanges: Vec<Exchange>,
 }
 
 impl Service for Echo {
@@ -102,7 +104,33 @@ impl Service for Echo {
         net.notify_writable(call);
     }
 
+    fn http_request(&mut self, net: &mut Net, exchange: Exchange, request: http1::Request, body: Vec<u8>) {
+        match request.path() {
+            "/echo" => net
+                .respond(exchange, 200, &[("X-Method", &request.method)], &body)
+                .unwrap(),
+            "/parts" => {
+                net.start_response(exchange, 200, &[]).unwrap();
+                net.send_response_part(exchange, b"one").unwrap();
+                net.send_response_part(exchange, b"two").unwrap();
+                net.finish_response(exchange).unwrap();
+                assert!(net.respond(exchange, 200, &[], b"").is_err());
+            }
+            "/later" => self.exchanges.push(exchange),
+            "/never" => {}
+            _ => net.respond(exchange, 404, &[], b"no such page").unwrap(),
+        }
+    }
+
+    fn http_gone(&mut self, net: &mut Net, exchange: Exchange) {
+        assert!(net.respond(exchange, 200, &[], b"").is_err());
+        self.seen.gone.fetch_add(1, Ordering::Relaxed);
+    }
+
     fn turn_end(&mut self, net: &mut Net) {
+        for exchange in self.exchanges.drain(..) {
+            net.respond(exchange, 200, &[], b"later").unwrap();
+        }
         self.seen.turns.fetch_add(1, Ordering::Relaxed);
         for (call, message) in self.later.drain(..) {
             net.reply(call, message.len(), |out| out.extend_from_slice(&message))
@@ -138,6 +166,7 @@ fn options() -> Options {
             max_message: 1 << 20,
             plain_http: false,
         }),
+        max_body: 1000,
         connections: 64,
     }
 }
@@ -162,6 +191,7 @@ impl Server {
                 seen: core_seen,
                 later: Vec::new(),
                 open: Vec::new(),
+                exchanges: Vec::new(),
             };
             let core = Core::new(echo, options);
             let accepted = run_blocking(move || passed.recv().unwrap()).await;
@@ -178,6 +208,13 @@ impl Server {
             acceptor: Some(acceptor),
             core: Some(core),
         }
+    }
+
+    /// Stops while a request is never answered, which takes the whole bound and then tells the service.
+    fn stop_now(mut self) {
+        self.acceptor.take().unwrap().stop();
+        assert!(self.core.take().unwrap().join(BOUND));
+        assert_eq!(self.seen.gone.load(Ordering::Relaxed), 1);
     }
 
     fn stop(mut self) {
@@ -400,6 +437,62 @@ fn shutdown_is_announced_and_bounded() {
         stopping.join().unwrap();
     });
     assert!(TcpStream::connect(address).is_err());
+}
+
+/// Sends `request`, ends the sending side if `half_close`, and reads to the end.
+fn exchange(server: &Server, request: &str, half_close: bool) -> String {
+    let mut socket = TcpStream::connect(server.address).unwrap();
+    socket.set_read_timeout(Some(BOUND)).unwrap();
+    socket.write_all(request.as_bytes()).unwrap();
+    if half_close {
+        socket.shutdown(std::net::Shutdown::Write).unwrap();
+    }
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn http1_requests_are_answered_on_the_same_port() {
+    let server = Server::start(options());
+    let close = "Connection: close\r\n\r\n";
+    let answer = exchange(
+        &server,
+        &format!("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n{close}hello"),
+        false,
+    );
+    assert!(
+        answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\nhello"),
+        "{answer}"
+    );
+    assert!(answer.contains("X-Method: POST\r\n"), "{answer}");
+    let two = format!("GET /later HTTP/1.1\r\nHost: x\r\n\r\nGET /parts HTTP/1.1\r\nHost: x\r\n{close}");
+    let answer = exchange(&server, &two, false);
+    assert!(
+        answer.contains("later") && answer.ends_with("3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n"),
+        "{answer}"
+    );
+    // A peer that has nothing more to say still gets its answer.
+    let answer = exchange(&server, "GET /later HTTP/1.1\r\nHost: x\r\n\r\n", true);
+    assert!(answer.ends_with("later"), "{answer}");
+    let answer = exchange(&server, "GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n", true);
+    assert!(answer.starts_with("HTTP/1.1 404"), "{answer}");
+    let large = "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 5000\r\n\r\n";
+    assert!(exchange(&server, large, false).starts_with("HTTP/1.1 413"));
+    server.stop();
+}
+
+#[test]
+fn the_service_learns_that_an_http1_peer_is_gone() {
+    let server = Server::start(options());
+    let mut socket = TcpStream::connect(server.address).unwrap();
+    socket.write_all(b"GET /never HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let began = Instant::now();
+    while server.seen.turns.load(Ordering::Relaxed) == 0 {
+        assert!(began.elapsed() < BOUND);
+    }
+    server.stop_now();
+    drop(socket);
 }
 
 #[test]
