@@ -11,6 +11,7 @@ mod config;
 pub mod connection;
 mod flow;
 pub mod frame;
+pub mod fuzz;
 mod guard;
 pub mod headers;
 pub mod hpack;

@@ -1,6 +1,10 @@
 //! Tests of whole connections: a client that writes frames by hand.
 
 mod client;
+mod flow;
+mod limits;
+mod property;
+mod rules;
 
 /// Bytes from hexadecimal digits.
 pub(crate) fn hex(digits: &str) -> Vec<u8> {
