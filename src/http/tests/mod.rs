@@ -3,6 +3,7 @@
 mod client;
 mod flow;
 mod limits;
+mod peer;
 mod property;
 mod rules;
 
