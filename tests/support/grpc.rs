@@ -1,4 +1,5 @@
-//! A small gRPC client on the `h2` crate: it shows an answer's status, headers and raw messages, and interprets nothing.
+//! A small gRPC client on the `h2` crate: it shows an answer's status, headers and raw messages, and interprets
+//! nothing.
 
 use std::{fmt, io};
 
@@ -243,6 +244,21 @@ impl Stream {
             }
             if let Err(status) = self.receive().await {
                 self.ended = Some(status);
+            }
+        }
+    }
+
+    /// The next piece of the body as it came, prefixes and cut messages included; `None` at the end of a call that
+    /// succeeded. For answers too large to be kept. Not to be mixed with [`Stream::next_raw`].
+    pub async fn next_piece(&mut self) -> Result<Option<Bytes>, Status> {
+        loop {
+            if !self.received.is_empty() {
+                return Ok(Some(self.received.split().freeze()));
+            }
+            match self.receive().await {
+                Ok(()) => {}
+                Err(status) if status.code == 0 => return Ok(None),
+                Err(status) => return Err(status),
             }
         }
     }
