@@ -1,0 +1,223 @@
+//! Hours in minutes: keys overwritten and deleted, leases that come and go, compactions. Memory, the store's file, the
+//! log's directory and the number of descriptors have to level off.
+//!
+//! `RINGD_SOAK_SECONDS` sets the length: 120 in CI, 1800 for the whole soak.
+
+mod support;
+
+use std::{
+    cell::RefCell,
+    rc::Rc,
+    time::{Duration, Instant},
+};
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use ringd::proto::etcdserverpb as pb;
+use support::{
+    block_on, etcd,
+    grpc::{Channel, Stream},
+    number_from_environment,
+    server::{Server, Usage},
+};
+use tokio::{task::LocalSet, time::sleep};
+
+/// The length of a run when nothing else is asked, in seconds.
+const QUICK_SECONDS: u64 = 120;
+/// How many compactions a run has at least; a long one compacts each minute.
+const COMPACTIONS: u32 = 12;
+/// How many samples a run takes.
+const SAMPLES: u32 = 120;
+const WRITERS: u64 = 4;
+const KEYS: u64 = 2000;
+/// Writes of one writer in a second.
+const WRITES_PER_SECOND: u64 = 400;
+/// Leases end by themselves, or are revoked before.
+const LEASE_TTL: i64 = 3;
+/// A figure has leveled off when it is in the last third at most this much above the second third, or above it by its
+/// own step, whichever is more: files grow in steps, and what is small may double.
+const GROWTH_ALLOWED: f64 = 1.10;
+const MEMORY_STEP: u64 = 16 << 20;
+const STORE_STEP: u64 = 16 << 20;
+/// Two segments.
+const LOG_STEP: u64 = 130 << 20;
+const DESCRIPTORS_STEP: u64 = 8;
+
+async fn write(address: String, seed: u64, end: Instant, revision: Rc<RefCell<i64>>) {
+    let channel = Channel::connect(&address).await.expect("a connection");
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let pause = Duration::from_secs(1) / WRITES_PER_SECOND as u32;
+    while Instant::now() < end {
+        let key = format!("soak/{:05}", random.random_range(0..KEYS));
+        let newest = match random.random_range(0..20) {
+            0..14 => {
+                let value = vec![random.random(); random.random_range(0..2000)];
+                let answer: pb::PutResponse = channel.call(etcd::PUT, &etcd::put(&key, value)).await.expect("a put");
+                answer.header
+            }
+            14..18 => {
+                let answer = channel
+                    .call::<pb::DeleteRangeResponse>(etcd::DELETE_RANGE, &etcd::delete(&key))
+                    .await;
+                answer.expect("a delete").header
+            }
+            18 => {
+                let id = lease(&channel).await;
+                let request = pb::PutRequest {
+                    lease: id,
+                    ..etcd::put(&key, "leased")
+                };
+                channel
+                    .call::<pb::PutResponse>(etcd::PUT, &request)
+                    .await
+                    .expect("a put with a lease")
+                    .header
+            }
+            _ => {
+                let request = pb::LeaseRevokeRequest {
+                    id: lease(&channel).await,
+                };
+                channel
+                    .call::<pb::LeaseRevokeResponse>(etcd::LEASE_REVOKE, &request)
+                    .await
+                    .expect("a revoke")
+                    .header
+            }
+        };
+        let newest = newest.expect("a header").revision;
+        let known = *revision.borrow();
+        *revision.borrow_mut() = known.max(newest);
+        sleep(pause).await;
+    }
+}
+
+async fn lease(channel: &Channel) -> i64 {
+    let request = pb::LeaseGrantRequest { ttl: LEASE_TTL, id: 0 };
+    channel
+        .call::<pb::LeaseGrantResponse>(etcd::LEASE_GRANT, &request)
+        .await
+        .expect("a lease")
+        .id
+}
+
+async fn compact(address: String, end: Instant, interval: Duration, revision: Rc<RefCell<i64>>) -> u32 {
+    let channel = Channel::connect(&address).await.expect("a connection");
+    let mut compactions = 0;
+    while Instant::now() + interval < end {
+        sleep(interval).await;
+        let request = pb::CompactionRequest {
+            revision: *revision.borrow(),
+            physical: false,
+        };
+        channel
+            .call::<pb::CompactionResponse>(etcd::COMPACT, &request)
+            .await
+            .expect("a compaction");
+        compactions += 1;
+    }
+    compactions
+}
+
+/// Streams and connections that come and go: none of them may stay behind as a descriptor or as memory.
+async fn come_and_go(address: String, end: Instant) {
+    while Instant::now() < end {
+        let channel = Channel::connect(&address).await.expect("a connection");
+        let mut watches: Vec<Stream> = Vec::new();
+        for _ in 0..10 {
+            let mut stream = channel.stream(etcd::WATCH, &[]).await.expect("a stream");
+            let range_end = etcd::prefix_end(b"soak/").into();
+            let request = pb::WatchCreateRequest {
+                key: "soak/".into(),
+                range_end,
+                prev_kv: true,
+                ..Default::default()
+            };
+            stream.send(&etcd::create_watch(request)).expect("a create request");
+            watches.push(stream);
+        }
+        for watch in &mut watches {
+            watch.next_raw().await.expect("the watch is created");
+        }
+        let listed: pb::RangeResponse = channel
+            .call(etcd::RANGE, &etcd::get_prefix("soak/"))
+            .await
+            .expect("a list");
+        assert!(listed.count <= KEYS as i64);
+        sleep(Duration::from_millis(500)).await;
+    }
+}
+
+async fn sample(server: &Server, end: Instant, interval: Duration) -> Vec<Usage> {
+    let mut samples = Vec::new();
+    while Instant::now() < end {
+        sleep(interval).await;
+        samples.push(server.usage());
+    }
+    samples
+}
+
+/// The median of a figure in the samples.
+fn median(samples: &[Usage], figure: impl Fn(&Usage) -> u64) -> u64 {
+    let mut values: Vec<u64> = samples.iter().map(figure).collect();
+    values.sort_unstable();
+    values[values.len() / 2]
+}
+
+fn grows(before: u64, after: u64, step: u64) -> bool {
+    after as f64 > (before as f64 * GROWTH_ALLOWED).max((before + step) as f64)
+}
+
+#[test]
+fn growth_is_noticed() {
+    assert!(grows(40 << 20, 60 << 20, MEMORY_STEP));
+    assert!(grows(1 << 30, 1200 << 20, MEMORY_STEP));
+    assert!(!grows(40 << 20, 50 << 20, MEMORY_STEP));
+    assert!(!grows(1 << 30, 1100 << 20, MEMORY_STEP));
+    assert!(grows(20, 30, DESCRIPTORS_STEP));
+}
+
+#[test]
+fn nothing_grows_without_end() {
+    let length = Duration::from_secs(number_from_environment("RINGD_SOAK_SECONDS", QUICK_SECONDS));
+    let server = Server::subject(&["--unsafe-no-fsync"]);
+    let address = server.address();
+    let samples = block_on(LocalSet::new().run_until(async {
+        let end = Instant::now() + length;
+        let revision = Rc::new(RefCell::new(1));
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|writer| tokio::task::spawn_local(write(address.clone(), writer, end, revision.clone())))
+            .collect();
+        let visitors = tokio::task::spawn_local(come_and_go(address.clone(), end));
+        let interval = (length / COMPACTIONS).min(Duration::from_secs(60));
+        let compactor = tokio::task::spawn_local(compact(address.clone(), end, interval, revision.clone()));
+        let samples = sample(&server, end, length / SAMPLES).await;
+        for writer in writers {
+            writer.await.expect("a writer");
+        }
+        visitors.await.expect("the visitors");
+        let compactions = compactor.await.expect("the compactor");
+        println!("{length:?}, revision {}, {compactions} compactions", revision.borrow());
+        assert!(compactions + 2 >= COMPACTIONS && *revision.borrow() > 100);
+        samples
+    }));
+    let third = samples.len() / 3;
+    let (middle, last) = (&samples[third..2 * third], &samples[2 * third..]);
+    let mut grown = Vec::new();
+    let figures: [(&str, fn(&Usage) -> u64, u64); 4] = [
+        ("memory", |usage| usage.resident_bytes, MEMORY_STEP),
+        ("store", |usage| usage.store_bytes, STORE_STEP),
+        ("log", |usage| usage.wal_bytes, LOG_STEP),
+        ("descriptors", |usage| usage.descriptors, DESCRIPTORS_STEP),
+    ];
+    for (name, figure, step) in figures {
+        let (before, after) = (median(middle, figure), median(last, figure));
+        println!(
+            "{name}: {} first, {before} in the second third, {after} in the last",
+            figure(&samples[0])
+        );
+        if grows(before, after, step) {
+            grown.push(name);
+        }
+    }
+    assert!(grown.is_empty(), "still growing: {grown:?}\n{last:#?}");
+}
