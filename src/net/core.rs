@@ -3,10 +3,11 @@
 use super::drive::Flushed;
 use super::peer::{ConnectionKey, Net, PeerInfo};
 use super::service::Service;
+use crate::grpc;
+use crate::http;
 use crate::limits;
 use crate::reactor::accept::{Accepted, AcceptedReceiver};
 use crate::reactor::serve::{self, BellWaiter, Notify, Stream};
-use crate::{grpc, http};
 use std::cell::RefCell;
 use std::net::Shutdown;
 use std::rc::{Rc, Weak};

@@ -94,7 +94,7 @@ pub struct Net {
     pub(super) ended: bool,
     /// Sockets whose last output is out, until the peer has closed its side or the time comes.
     pub(super) lingering: Vec<(Duration, Stream)>,
-    began: Instant,
+    pub(super) began: Instant,
     now: Duration,
     generation: u32,
 }

@@ -1,7 +1,7 @@
 //! What a connection speaks, as one thing to the driver.
 
-use crate::{grpc, http};
-use http::http1;
+use crate::grpc;
+use crate::http::http1;
 use std::time::Duration;
 
 /// What the connection's first bytes made it.

@@ -3,8 +3,9 @@
 use super::{Call, Core, Exchange, Net, Options, PeerInfo, Service};
 use crate::grpc::{self, Code, Request, Status};
 use crate::http::{self, http1};
-use crate::reactor::accept::{Acceptor, Target};
-use crate::reactor::serve::{BellWaiter, CoreOptions, ServeCore, run_blocking};
+use crate::limits;
+use crate::reactor::accept::{Accepted, Acceptor, Target};
+use crate::reactor::serve::{BellWaiter, CoreOptions, ServeCore, run_blocking, sleep};
 use crate::reactor::socket::{ListenAddress, ListenOptions, ListenSocket};
 use crate::reactor::{Doorbell, mailbox};
 use bytes::{Bytes, BytesMut};
@@ -495,6 +496,42 @@ fn the_service_learns_that_an_http1_peer_is_gone() {
     drop(socket);
 }
 
+/// A connection that never says what it speaks is given up; the core's clock is set ahead instead of waiting.
+#[test]
+fn a_silent_connection_is_given_up() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    client.write_all(b"PR").unwrap();
+    client.set_read_timeout(Some(BOUND)).unwrap();
+    let core_options = CoreOptions {
+        name: "silent".to_string(),
+        cpus: None,
+    };
+    let (told, tell) = mpsc::channel();
+    let core = ServeCore::start(core_options, move || async move {
+        let echo = Echo {
+            seen: Arc::default(),
+            later: Vec::new(),
+            open: Vec::new(),
+            exchanges: Vec::new(),
+        };
+        let core = Core::new(echo, options());
+        let socket = listener.accept().unwrap().0.into();
+        core.accept(Accepted { socket, listener: 0 });
+        sleep(limits::NET_TICK * 2).await;
+        core.with(|_, net| {
+            assert_eq!(net.statistics().connections, 1);
+            net.began -= Duration::from_secs(limits::HTTP_PREFACE_SECONDS);
+        });
+        sleep(limits::NET_TICK * 2).await;
+        told.send(core.with(|_, net| net.statistics().connections)).unwrap();
+    })
+    .unwrap();
+    assert_eq!(client.read(&mut [0; 1]).unwrap(), 0);
+    assert_eq!(tell.recv_timeout(BOUND).unwrap(), 0);
+    assert!(core.join(BOUND));
+}
+
 #[test]
 fn too_many_connections_are_closed() {
     let server = Server::start(Options {
@@ -557,7 +594,7 @@ fn answers_come_by_mailbox() {
         let core = Core::new(Relay { requests, answers }, options());
         let socket = run_blocking(move || listener.accept().unwrap().0).await;
         let socket = socket.into();
-        core.accept(crate::reactor::accept::Accepted { socket, listener: 0 });
+        core.accept(Accepted { socket, listener: 0 });
         let mut waiter = BellWaiter::new(&bell).unwrap();
         while count.get() < 100 {
             core.with(|relay, net| {

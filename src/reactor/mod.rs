@@ -14,6 +14,7 @@ pub mod log;
 pub mod mailbox;
 pub mod roles;
 pub mod serve;
+pub mod signals;
 pub mod socket;
 pub mod stall;
 pub mod start;
