@@ -1,8 +1,8 @@
 //! kill -9 at random moments, under mixed load from several connections: after each restart every acknowledged write
 //! is there, the revision goes on, and the hash of a remembered revision has not changed.
 //!
-//! `RINGD_CRASH_ROUNDS` sets how often the server is killed, `RINGD_CRASH_SEED` repeats the random choices of a run (the
-//! moments at which the server is hit are not repeated by it).
+//! `RINGD_CRASH_ROUNDS` sets how often the server is killed, `RINGD_CRASH_SEED` repeats the random choices of a run
+//! (what the server was doing when it was hit is not repeated by it).
 
 mod support;
 
@@ -360,14 +360,16 @@ fn acknowledged_writes_survive_kill_9() {
         server.restart();
         block_on(async {
             let channel = Channel::connect(&server.address()).await.expect("a connection");
-            check(&channel, &mut ledger.borrow_mut()).await;
+            let mut known = ledger.take();
+            check(&channel, &mut known).await;
             // The same revision again after one more kill, without writes between.
-            let revision = ledger.borrow().revision;
+            let revision = known.revision;
             let before = hash_at(&channel, revision).await.expect("a hash");
             server.kill();
             server.restart();
             let channel = Channel::connect(&server.address()).await.expect("a connection");
-            check(&channel, &mut ledger.borrow_mut()).await;
+            check(&channel, &mut known).await;
+            ledger.replace(known);
             let after = hash_at(&channel, revision).await.expect("a hash");
             assert_eq!(
                 before, after,

@@ -92,10 +92,10 @@ impl Ctl {
             .expect("etcdctl reads its input");
         let output = child.wait_with_output().expect("etcdctl ends");
         let out = String::from_utf8_lossy(&output.stdout).into_owned();
-        if let Some(granted) = out.strip_prefix("lease ").and_then(|rest| rest.split(' ').next()) {
-            if arguments.starts_with(&["lease", "grant"]) {
-                self.lease = granted.to_string();
-            }
+        if let Some(granted) = out.strip_prefix("lease ").and_then(|rest| rest.split(' ').next())
+            && arguments.starts_with(&["lease", "grant"])
+        {
+            self.lease = granted.to_string();
         }
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         Printed {

@@ -1,7 +1,8 @@
 //! Large lists by many clients, one of which does not read: memory stays within the budget, puts beside the lists go
 //! on, and a stream of chunks delivers what a unary list does.
 //!
-//! Quick by default; `RINGD_LISTS_LONG=1` is 200 000 keys of 1 KB, ten clients, 50 MB/s in all, 60 s (with `--release`).
+//! Quick by default; `RINGD_LISTS_LONG=1` is 200 000 keys of 1 KB, ten clients, 50 MB/s in all, 60 s (build it with
+//! `--release`).
 
 mod support;
 
@@ -162,8 +163,8 @@ fn lists_stay_within_the_memory_budget() {
 
         let peak_mib = server.usage().peak_resident_bytes >> 20;
         println!(
-            "{} keys of {VALUE_LENGTH} bytes, {} clients: {} MB listed, peak memory {peak_mib} MiB, put p99 {:?} alone, \
-             {:?} beside the lists ({} puts)",
+            "{} keys of {VALUE_LENGTH} bytes, {} clients: {} MB listed, peak memory {peak_mib} MiB, put p99 {:?} \
+             alone, {:?} beside the lists ({} puts)",
             load.keys,
             load.clients,
             received / 1_000_000,
@@ -171,11 +172,17 @@ fn lists_stay_within_the_memory_budget() {
             percentile_99(&beside),
             beside.len()
         );
-        assert!(received > load.keys as u64 * VALUE_LENGTH as u64, "not one whole list was received");
+        assert!(
+            received > load.keys as u64 * VALUE_LENGTH as u64,
+            "not one whole list was received"
+        );
         assert!(beside.len() > 10, "puts beside the lists hardly went on");
         if server.program() == Program::Ringd {
             let allowed = BUDGET_MIB + SLACK_MIB;
-            assert!(peak_mib <= allowed, "the server took {peak_mib} MiB at its peak, more than {allowed}");
+            assert!(
+                peak_mib <= allowed,
+                "the server took {peak_mib} MiB at its peak, more than {allowed}"
+            );
         }
     }));
 }

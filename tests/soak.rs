@@ -163,6 +163,9 @@ fn median(samples: &[Usage], figure: impl Fn(&Usage) -> u64) -> u64 {
     values[values.len() / 2]
 }
 
+/// A figure's name, the figure, and its step.
+type Figure = (&'static str, fn(&Usage) -> u64, u64);
+
 fn grows(before: u64, after: u64, step: u64) -> bool {
     after as f64 > (before as f64 * GROWTH_ALLOWED).max((before + step) as f64)
 }
@@ -203,7 +206,7 @@ fn nothing_grows_without_end() {
     let third = samples.len() / 3;
     let (middle, last) = (&samples[third..2 * third], &samples[2 * third..]);
     let mut grown = Vec::new();
-    let figures: [(&str, fn(&Usage) -> u64, u64); 4] = [
+    let figures: [Figure; 4] = [
         ("memory", |usage| usage.resident_bytes, MEMORY_STEP),
         ("store", |usage| usage.store_bytes, STORE_STEP),
         ("log", |usage| usage.wal_bytes, LOG_STEP),

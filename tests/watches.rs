@@ -254,9 +254,15 @@ fn many_watches_lose_nothing() {
                 let connecting = Channel::connect_with_windows(&address, STREAM_WINDOW, CONNECTION_WINDOW);
                 channel = Some(connecting.await.expect("a connection"));
             }
-            let keys = (0..per_stream).map(|watch| (number * per_stream + watch) % load.keys).collect();
+            let keys = (0..per_stream)
+                .map(|watch| (number * per_stream + watch) % load.keys)
+                .collect();
             let watching = Watching::open(channel.as_ref().expect("set above"), keys).await;
-            let stall = if number % load.stalled_every == 0 { load.stall } else { Duration::ZERO };
+            let stall = if number % load.stalled_every == 0 {
+                load.stall
+            } else {
+                Duration::ZERO
+            };
             tasks.push(tokio::task::spawn_local(watching.run(stall, finals.clone())));
         }
         let began = Instant::now();
@@ -266,18 +272,24 @@ fn many_watches_lose_nothing() {
         finals.set(Some(Box::leak(Box::new(versions(&address).await))));
         let mut progress = 0;
         for task in tasks {
-            progress += timeout(load.catch_up, task).await.expect("the watches catch up").expect("nothing was lost");
+            progress += timeout(load.catch_up, task)
+                .await
+                .expect("the watches catch up")
+                .expect("nothing was lost");
         }
         let peak_mib = server.usage().peak_resident_bytes >> 20;
         println!(
-            "{} watches on {} streams: {puts} puts at {rate:.0}/s, {progress} progress answers, all caught up {:?} after \
-             the first put, peak memory {peak_mib} MiB",
+            "{} watches on {} streams: {puts} puts at {rate:.0}/s, {progress} progress answers, all caught up \
+             {:?} after the first put, peak memory {peak_mib} MiB",
             load.watches,
             load.streams,
             began.elapsed()
         );
         assert!(progress > 0, "no progress request was ever answered");
         let allowed = number_from_environment("RINGD_WATCH_MEMORY_MIB", MEMORY_MIB);
-        assert!(peak_mib <= allowed, "the server took {peak_mib} MiB at its peak, more than {allowed}");
+        assert!(
+            peak_mib <= allowed,
+            "the server took {peak_mib} MiB at its peak, more than {allowed}"
+        );
     }));
 }

@@ -10,7 +10,7 @@ use ringd::proto::{etcdserverpb as pb, mvccpb};
 use crate::support::{etcd, grpc::Reply};
 
 /// How far apart the remaining seconds of a lease may be: the two servers are asked at slightly different times.
-const TTL_TOLERANCE: i64 = 1;
+const TTL_TOLERANCE: u64 = 1;
 
 /// Compares the answers of the two servers to one request. The error says what differs.
 pub fn compare(method: &str, request: &[u8], subject: &Reply, reference: &Reply) -> Result<(), String> {
@@ -124,10 +124,10 @@ fn same_time_to_live(subject: &Reply, reference: &Reply) -> Result<(), String> {
         let message = reply.messages.first()?;
         Some(pb::LeaseTimeToLiveResponse::decode(message.clone()).ok()?.ttl)
     };
-    if let (Some(ours), Some(theirs)) = (remaining(subject), remaining(reference)) {
-        if ours.abs_diff(theirs) > TTL_TOLERANCE as u64 || (ours < 0) != (theirs < 0) {
-            return Err(format!("the remaining seconds differ: {ours} and {theirs}"));
-        }
+    if let (Some(ours), Some(theirs)) = (remaining(subject), remaining(reference))
+        && (ours.abs_diff(theirs) > TTL_TOLERANCE || (ours < 0) != (theirs < 0))
+    {
+        return Err(format!("the remaining seconds differ: {ours} and {theirs}"));
     }
     same::<pb::LeaseTimeToLiveResponse>(subject, reference, |answer| {
         answer.ttl = 0;

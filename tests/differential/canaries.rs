@@ -90,8 +90,7 @@ fn a_lost_event_is_noticed() {
         let difference = pair
             .run_random(SEED, COUNT)
             .await
-            .err()
-            .expect("a lost event is noticed")
+            .expect_err("a lost event is noticed")
             .to_string();
         assert!(difference.contains("received different things"), "{difference}");
     });

@@ -32,30 +32,12 @@ const COMPACTION_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The longest text of a request or an answer in a report.
 const REPORT_LENGTH: usize = 6000;
 
-/// Two answers that are not the same, and how to see it again.
-pub struct Difference {
-    seed: Option<(u64, u64)>,
-    number: u64,
-    problem: String,
-    step: String,
-    answers: Option<[String; 2]>,
-}
+/// Two answers that are not the same, in words: what was asked, both answers, and how to see it again.
+pub struct Difference(String);
 
 impl fmt::Display for Difference {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let short = |text: &str| text.chars().take(REPORT_LENGTH).collect::<String>();
-        writeln!(out, "request {}: {}", self.number, short(&self.problem))?;
-        writeln!(out, "  request: {}", short(&self.step))?;
-        if let Some([subject, reference]) = &self.answers {
-            writeln!(out, "  subject: {}\n  reference: {}", short(subject), short(reference))?;
-        }
-        match self.seed {
-            Some((seed, count)) => writeln!(
-                out,
-                "  again: RINGD_DIFFERENTIAL={seed}:{count} cargo test --features blackbox --test differential random"
-            ),
-            None => Ok(()),
-        }
+        out.write_str(&self.0)
     }
 }
 
@@ -345,13 +327,10 @@ impl Pair {
             .apply(method, request, &mut subject, &reference, &mut self.tally);
         match answers::compare(method, request, &subject, &reference) {
             Ok(()) => Ok(reference),
-            Err(problem) => Err(Difference {
-                answers: Some([
-                    answers::describe(method, &subject),
-                    answers::describe(method, &reference),
-                ]),
-                ..self.difference(problem, step)
-            }),
+            Err(problem) => {
+                let answers = [&subject, &reference].map(|answer| answers::describe(method, answer));
+                Err(self.difference(with_answers(&problem, &answers[0], &answers[1]), step))
+            }
         }
     }
 
@@ -410,11 +389,8 @@ impl Pair {
             }
             if subject != reference {
                 let problem = format!("the watches of stream {stream} received different things");
-                let answers = Some([format!("{subject:?}"), format!("{reference:?}")]);
-                return Err(Difference {
-                    answers,
-                    ..self.difference(problem, &step)
-                });
+                let [subject, reference] = [format!("{subject:?}"), format!("{reference:?}")];
+                return Err(self.difference(with_answers(&problem, &subject, &reference), &step));
             }
             let received = reference.values().map(|seen| seen.len() as u64).sum::<u64>();
             *self.tally.entry("watched events and endings".into()).or_default() += received;
@@ -431,15 +407,29 @@ impl Pair {
         Ok(())
     }
 
-    fn difference(&self, problem: impl Into<String>, step: &Step) -> Difference {
-        Difference {
-            seed: self.seed,
-            number: self.number,
-            problem: problem.into(),
-            step: requests::describe(step),
-            answers: None,
-        }
+    fn difference(&self, problem: impl fmt::Display, step: &Step) -> Difference {
+        let step = shortened(&requests::describe(step));
+        let again = self.seed.map_or_else(String::new, |(seed, count)| {
+            format!(
+                "\n  again: RINGD_DIFFERENTIAL={seed}:{count} \
+                 cargo test --features blackbox --test differential random"
+            )
+        });
+        Difference(format!("request {}: {problem}\n  request: {step}{again}", self.number))
     }
+}
+
+/// A problem together with the two answers.
+fn with_answers(problem: &str, subject: &str, reference: &str) -> String {
+    format!(
+        "{problem}\n  subject: {}\n  reference: {}",
+        shortened(subject),
+        shortened(reference)
+    )
+}
+
+fn shortened(text: &str) -> String {
+    text.chars().take(REPORT_LENGTH).collect()
 }
 
 /// Takes over what an answer says about the state.
