@@ -182,3 +182,9 @@ pub const NET_SPARE_BYTES: usize = 16 * 1024;
 pub const NET_LINGER: std::time::Duration = std::time::Duration::from_secs(1);
 /// How long the end of a core waits for its connections' tasks once their sockets are closed.
 pub const NET_TASKS_END: std::time::Duration = std::time::Duration::from_millis(200);
+// state::apply
+
+/// Keys of a deletion that are collected before they are deleted.
+pub const APPLY_SLICE_KEYS: usize = 1024;
+/// The largest main revision that a stored record may claim: room for 2^16 more is left above it.
+pub const RESTORE_REVISION_MAX: i64 = i64::MAX - (1 << 16);

@@ -1,0 +1,93 @@
+//! The compares of a transaction (`etcd-surface` 4.2): whether they hold of the state before it.
+
+use crate::mvcc::index::KeyMeta;
+use crate::mvcc::record::KeyValueView;
+use crate::mvcc::revision::Revision;
+use crate::proto::etcdserverpb::{
+    Compare,
+    compare::{CompareResult, CompareTarget, TargetUnion},
+};
+use crate::state::error::StateError;
+use crate::state::read::{KeyReader, Records, for_each};
+use std::cmp::Ordering;
+use std::ops::ControlFlow;
+
+/// Whether the compare looks at values, for which records are needed.
+pub(crate) fn needs_values(compare: &Compare) -> bool {
+    compare.target == CompareTarget::Value as i32
+}
+
+/// Whether `compare` holds at `at_main`: of every key of its interval, or of an absent key if there is none. An absent
+/// key's numbers are 0; its value compares as false with anything.
+pub(crate) fn holds(
+    compare: &Compare,
+    keys: &impl KeyReader,
+    at_main: i64,
+    records: &impl Records,
+) -> Result<bool, StateError> {
+    let mut result = Ok(true);
+    let mut empty = true;
+    for_each(keys, &compare.key, &compare.range_end, at_main, |_, meta| {
+        empty = false;
+        result = holds_of(compare, &meta, records);
+        if result == Ok(true) { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    if empty {
+        return Ok(!needs_values(compare) && judge(compare, compare_number(compare, None)));
+    }
+    result
+}
+
+fn holds_of(compare: &Compare, meta: &KeyMeta, records: &impl Records) -> Result<bool, StateError> {
+    if !needs_values(compare) {
+        return Ok(judge(compare, compare_number(compare, Some(meta))));
+    }
+    let wanted = match &compare.target_union {
+        Some(TargetUnion::Value(value)) => &value[..],
+        _ => b"",
+    };
+    Ok(judge(compare, value_of(records, meta.revision)?.cmp(wanted)))
+}
+
+/// The value of a record that was fetched before.
+pub(crate) fn value_of(records: &impl Records, revision: Revision) -> Result<&[u8], StateError> {
+    let record = records.record(revision).and_then(KeyValueView::decode);
+    record.map(|record| record.value).ok_or(StateError::MissingRecord(revision))
+}
+
+/// How the key's number stands to the wanted one. A target union of another kind than the target counts as 0.
+fn compare_number(compare: &Compare, meta: Option<&KeyMeta>) -> Ordering {
+    let of = |field: fn(&KeyMeta) -> i64| meta.map_or(0, field);
+    let (actual, wanted) = match (CompareTarget::try_from(compare.target), &compare.target_union) {
+        (Ok(CompareTarget::Version), union) => (
+            of(|meta| meta.version),
+            if let Some(TargetUnion::Version(wanted)) = union { *wanted } else { 0 },
+        ),
+        (Ok(CompareTarget::Create), union) => (
+            of(|meta| meta.create_revision),
+            if let Some(TargetUnion::CreateRevision(wanted)) = union { *wanted } else { 0 },
+        ),
+        (Ok(CompareTarget::Mod), union) => (
+            of(|meta| meta.revision.main),
+            if let Some(TargetUnion::ModRevision(wanted)) = union { *wanted } else { 0 },
+        ),
+        (Ok(CompareTarget::Lease), union) => (
+            of(|meta| meta.lease),
+            if let Some(TargetUnion::Lease(wanted)) = union { *wanted } else { 0 },
+        ),
+        // A target outside the enumeration compares as equal.
+        (Ok(CompareTarget::Value) | Err(_), _) => (0, 0),
+    };
+    actual.cmp(&wanted)
+}
+
+fn judge(compare: &Compare, order: Ordering) -> bool {
+    match CompareResult::try_from(compare.result) {
+        Ok(CompareResult::Equal) => order.is_eq(),
+        Ok(CompareResult::NotEqual) => order.is_ne(),
+        Ok(CompareResult::Greater) => order.is_gt(),
+        Ok(CompareResult::Less) => order.is_lt(),
+        // A result outside the enumeration always holds.
+        Err(_) => true,
+    }
+}

@@ -1,0 +1,201 @@
+//! Deciding a transaction before any of it is done (`etcd-surface` 4.2).
+//!
+//! All compares, nested ones too, look at the state before the transaction, and so do the checks that may refuse it. Both
+//! together turn the tree of a request into the list of steps of the path that is taken; carrying them out cannot fail.
+//! Recursion is as deep as the request, which `depth` has bounded.
+
+use crate::mvcc::index::{KeyMeta, NEWEST};
+use crate::mvcc::revision::Revision;
+use crate::proto::etcdserverpb::{
+    DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest, request_op::Request,
+};
+use crate::state::compare::{self, value_of};
+use crate::state::error::StateError;
+use crate::state::range::{RangeRun, Readable};
+use crate::state::read::{KeyReader, NoRecords, Records, for_each};
+use bytes::Bytes;
+use std::ops::ControlFlow;
+
+/// One step of the path.
+pub(crate) enum Step {
+    /// The operations of a (nested) transaction follow, up to the matching `Leave`.
+    Enter {
+        succeeded: bool,
+    },
+    Leave,
+    Range {
+        request: RangeRequest,
+        /// Whether a later step may write.
+        writes_follow: bool,
+    },
+    Put {
+        request: PutRequest,
+        kept: Option<Kept>,
+    },
+    Delete(DeleteRangeRequest),
+    Empty,
+}
+
+/// What a put with `ignore_value` or `ignore_lease` keeps of the record before.
+pub(crate) struct Kept {
+    pub meta: KeyMeta,
+    /// Empty unless the value is kept.
+    pub value: Bytes,
+}
+
+/// The state that a plan is made on.
+pub(crate) struct Planner<'a, K, R> {
+    pub keys: &'a K,
+    pub readable: Readable,
+    pub lease_exists: &'a dyn Fn(i64) -> bool,
+    pub records: &'a R,
+}
+
+impl<K: KeyReader, R: Records> Planner<'_, K, R> {
+    /// The path of a transaction, or why it has no effect.
+    pub fn plan(&self, request: &TxnRequest) -> Result<Vec<Step>, StateError> {
+        let mut steps = Vec::with_capacity(2 + request.success.len().max(request.failure.len()));
+        self.plan_level(request, &mut steps)?;
+        let mut follow = false;
+        for step in steps.iter_mut().rev() {
+            match step {
+                Step::Range { writes_follow, .. } => *writes_follow = follow,
+                Step::Put { .. } | Step::Delete(_) => follow = true,
+                Step::Enter { .. } | Step::Leave | Step::Empty => {}
+            }
+        }
+        Ok(steps)
+    }
+
+    fn plan_level(&self, request: &TxnRequest, steps: &mut Vec<Step>) -> Result<(), StateError> {
+        let succeeded = self.compares_hold(request)?;
+        steps.push(Step::Enter { succeeded });
+        for operation in if succeeded { &request.success } else { &request.failure } {
+            self.plan_operation(operation, steps)?;
+        }
+        steps.push(Step::Leave);
+        Ok(())
+    }
+
+    fn compares_hold(&self, request: &TxnRequest) -> Result<bool, StateError> {
+        for compare in &request.compare {
+            if !compare::holds(compare, self.keys, self.readable.revision, self.records)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn plan_operation(&self, operation: &RequestOp, steps: &mut Vec<Step>) -> Result<(), StateError> {
+        let step = match &operation.request {
+            Some(Request::RequestRange(range)) => {
+                self.check_range(range)?;
+                Step::Range { request: range.clone(), writes_follow: false }
+            }
+            Some(Request::RequestPut(put)) => Step::Put { kept: self.check_put(put)?, request: put.clone() },
+            Some(Request::RequestDeleteRange(delete)) => Step::Delete(delete.clone()),
+            Some(Request::RequestTxn(nested)) => return self.plan_level(nested, steps),
+            None => Step::Empty,
+        };
+        steps.push(step);
+        Ok(())
+    }
+
+    /// Not the same as [`Readable::resolve`]: a negative revision is compared with the compact revision here.
+    fn check_range(&self, request: &RangeRequest) -> Result<(), StateError> {
+        match request.revision {
+            0 => Ok(()),
+            revision if revision > self.readable.revision => Err(StateError::FutureRevision),
+            revision if revision < self.readable.compact_revision => Err(StateError::Compacted),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a put can be done, and what it keeps.
+    pub fn check_put(&self, request: &PutRequest) -> Result<Option<Kept>, StateError> {
+        if request.lease != 0 && !(self.lease_exists)(request.lease) {
+            return Err(StateError::LeaseNotFound);
+        }
+        if !request.ignore_value && !request.ignore_lease {
+            return Ok(None);
+        }
+        let meta = self.keys.get(&request.key, NEWEST).ok_or(StateError::KeyNotFound)?;
+        let value = if request.ignore_value { value_of(self.records, meta.revision)? } else { b"" };
+        Ok(Some(Kept { meta, value: Bytes::copy_from_slice(value) }))
+    }
+}
+
+/// The records whose values decide about a transaction: a superset of those that [`Planner::plan`] looks at, each once.
+/// `at_main` is the newest revision.
+pub fn needed_by_txn(request: &TxnRequest, keys: &impl KeyReader, at_main: i64) -> Vec<Revision> {
+    let mut needed = Vec::new();
+    collect_needed(request, keys, at_main, &mut needed);
+    needed.sort_unstable();
+    needed.dedup();
+    needed
+}
+
+fn collect_needed(request: &TxnRequest, keys: &impl KeyReader, at_main: i64, needed: &mut Vec<Revision>) {
+    let (mut may_succeed, mut may_fail) = (true, false);
+    for compare in &request.compare {
+        if compare::needs_values(compare) {
+            let before = needed.len();
+            for_each(keys, &compare.key, &compare.range_end, at_main, |_, meta| {
+                needed.push(meta.revision);
+                ControlFlow::Continue(())
+            });
+            // Without a key it is false, whatever the value.
+            may_succeed &= needed.len() > before;
+            may_fail = true;
+        } else if compare::holds(compare, keys, at_main, &NoRecords) != Ok(true) {
+            may_succeed = false;
+        }
+    }
+    may_fail |= !may_succeed;
+    let success = request.success.iter().filter(|_| may_succeed);
+    let failure = request.failure.iter().filter(|_| may_fail);
+    for operation in success.chain(failure) {
+        match &operation.request {
+            Some(Request::RequestPut(put)) => needed.extend(needed_by_put(put, keys)),
+            Some(Request::RequestTxn(nested)) => collect_needed(nested, keys, at_main, needed),
+            _ => {}
+        }
+    }
+}
+
+/// The record whose value a put keeps.
+pub fn needed_by_put(request: &PutRequest, keys: &impl KeyReader) -> Option<Revision> {
+    let meta = if request.ignore_value { keys.get(&request.key, NEWEST) } else { None };
+    meta.map(|meta| meta.revision)
+}
+
+/// A read-only transaction, decided: the ranges of the branch that is taken, to be run and finished one by one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReadTxn {
+    /// The header's revision.
+    pub revision: i64,
+    /// Which branch was taken.
+    pub succeeded: bool,
+    /// One for each operation of the branch.
+    pub ranges: Vec<RangeRun>,
+}
+
+/// Decides a transaction that `validate::is_read_only` holds of, on a pinned index and its view's revisions. `records` has
+/// what [`needed_by_txn`] names.
+pub fn decide_read_only(
+    request: &TxnRequest,
+    keys: &impl KeyReader,
+    readable: Readable,
+    records: &impl Records,
+) -> Result<ReadTxn, StateError> {
+    let planner = Planner { keys, readable, lease_exists: &|_| false, records };
+    let mut decided = ReadTxn { revision: readable.revision, succeeded: false, ranges: Vec::new() };
+    for step in planner.plan(request)? {
+        match step {
+            Step::Enter { succeeded } => decided.succeeded = succeeded,
+            Step::Range { request, .. } => decided.ranges.push(RangeRun::new(&request, readable)?),
+            Step::Leave | Step::Empty | Step::Put { .. } | Step::Delete(_) => {}
+        }
+    }
+    Ok(decided)
+}

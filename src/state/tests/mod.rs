@@ -1,0 +1,5 @@
+//! Tests of the whole room.
+
+mod harness;
+mod model;
+mod random;
