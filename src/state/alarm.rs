@@ -19,12 +19,18 @@ impl Alarms {
 
     /// Whether any member has this alarm raised.
     pub fn is_raised(&self, alarm: AlarmType) -> bool {
-        self.raised.range((alarm as i32, 0)..=(alarm as i32, u64::MAX)).next().is_some()
+        self.raised
+            .range((alarm as i32, 0)..=(alarm as i32, u64::MAX))
+            .next()
+            .is_some()
     }
 
     /// The alarms of a type; `NONE` asks for all.
     pub fn list(&self, alarm: i32) -> Vec<AlarmMember> {
-        let wanted = self.raised.iter().filter(|(kind, _)| alarm == AlarmType::None as i32 || *kind == alarm);
+        let wanted = self
+            .raised
+            .iter()
+            .filter(|(kind, _)| alarm == AlarmType::None as i32 || *kind == alarm);
         wanted.map(|(kind, member)| message(*kind, *member)).collect()
     }
 
@@ -49,7 +55,11 @@ impl Alarms {
             }
             Err(_) => return None,
         };
-        Some(if concerned { vec![message(kind, member)] } else { Vec::new() })
+        Some(if concerned {
+            vec![message(kind, member)]
+        } else {
+            Vec::new()
+        })
     }
 
     /// What changed since the last call: the alarm as etcd stores it, with an empty value, or none when it is lowered.

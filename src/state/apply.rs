@@ -107,7 +107,10 @@ impl State {
     }
 
     fn done(&self, answer: Result<Answer, StateError>) -> Progress {
-        Progress::Done(Outcome { revision: self.revision, answer })
+        Progress::Done(Outcome {
+            revision: self.revision,
+            answer,
+        })
     }
 
     /// In etcd's order, should an entry hold more than one request.
@@ -171,14 +174,26 @@ impl State {
 
     fn begin_range(&self, range: &RangeRequest) -> Result<Begun, StateError> {
         let at_main = self.readable().resolve(range.revision)?;
-        let later = RangeOutcome::Later { revision: self.revision, at_main };
+        let later = RangeOutcome::Later {
+            revision: self.revision,
+            at_main,
+        };
         Ok(Begun::Answered(Answer::Range(later)))
     }
 
     fn begin_put(&self, put: &PutRequest, fetched: &impl Records) -> Result<Begun, StateError> {
         let window = self.window.view();
-        let kept = self.planner(&Known { window: &window, fetched }, |planner| planner.check_put(put))?;
-        Ok(Begun::Work(Work::Put { request: put.clone(), kept }))
+        let kept = self.planner(
+            &Known {
+                window: &window,
+                fetched,
+            },
+            |planner| planner.check_put(put),
+        )?;
+        Ok(Begun::Work(Work::Put {
+            request: put.clone(),
+            kept,
+        }))
     }
 
     fn begin_delete(&self, delete: &DeleteRangeRequest) -> Begun {
@@ -187,7 +202,13 @@ impl State {
 
     fn begin_txn(&self, txn: &TxnRequest, fetched: &impl Records) -> Result<Begun, StateError> {
         let window = self.window.view();
-        let steps = self.planner(&Known { window: &window, fetched }, |planner| planner.plan(txn))?;
+        let steps = self.planner(
+            &Known {
+                window: &window,
+                fetched,
+            },
+            |planner| planner.plan(txn),
+        )?;
         Ok(Begun::Work(Work::txn(steps)))
     }
 
@@ -197,7 +218,12 @@ impl State {
         decide: impl FnOnce(Planner<'_, crate::mvcc::index::Tree, R>) -> T,
     ) -> T {
         let lease_exists = |id| self.lessor.contains(id);
-        decide(Planner { keys: self.keys(), readable: self.readable(), lease_exists: &lease_exists, records })
+        decide(Planner {
+            keys: self.keys(),
+            readable: self.readable(),
+            lease_exists: &lease_exists,
+            records,
+        })
     }
 
     fn begin_compaction(&mut self, request: &CompactionRequest) -> Result<Begun, StateError> {
@@ -213,11 +239,15 @@ impl State {
         }
         if let Some(revoke) = &request.lease_revoke {
             let keys = self.lessor.take_keys(revoke.id).ok_or(StateError::LeaseNotFound)?;
-            return Ok(Begun::Work(Work::Revoke { id: revoke.id, keys: Box::new(keys) }));
+            return Ok(Begun::Work(Work::Revoke {
+                id: revoke.id,
+                keys: Box::new(keys),
+            }));
         }
         if let Some(checkpoints) = &request.lease_checkpoint {
             for checkpoint in &checkpoints.checkpoints {
-                self.lessor.checkpoint(checkpoint.id, checkpoint.remaining_ttl, entry.now);
+                self.lessor
+                    .checkpoint(checkpoint.id, checkpoint.remaining_ttl, entry.now);
             }
             return Ok(Begun::Answered(Answer::LeaseCheckpoint));
         }
@@ -225,7 +255,10 @@ impl State {
             return Ok(Begun::Answered(Answer::Alarm(self.alarms.apply(alarm))));
         }
         Err(match auth_request(request) {
-            Some(name) => StateError::NotBuilt { index: entry.index, request: name },
+            Some(name) => StateError::NotBuilt {
+                index: entry.index,
+                request: name,
+            },
             None => StateError::EmptyRequest { index: entry.index },
         })
     }
@@ -238,7 +271,11 @@ enum Begun {
 
 impl Work {
     fn txn(steps: Vec<Step>) -> Work {
-        Work::Txn { steps: steps.into_iter(), open: Vec::new(), deletion: None }
+        Work::Txn {
+            steps: steps.into_iter(),
+            open: Vec::new(),
+            deletion: None,
+        }
     }
 }
 
@@ -256,9 +293,15 @@ fn auth_request(request: &InternalRaftRequest) -> Option<&'static str> {
         (request.auth_user_get.is_some(), "auth_user_get"),
         (request.auth_user_revoke_role.is_some(), "auth_user_revoke_role"),
         (request.auth_role_add.is_some(), "auth_role_add"),
-        (request.auth_role_grant_permission.is_some(), "auth_role_grant_permission"),
+        (
+            request.auth_role_grant_permission.is_some(),
+            "auth_role_grant_permission",
+        ),
         (request.auth_role_get.is_some(), "auth_role_get"),
-        (request.auth_role_revoke_permission.is_some(), "auth_role_revoke_permission"),
+        (
+            request.auth_role_revoke_permission.is_some(),
+            "auth_role_revoke_permission",
+        ),
         (request.auth_role_delete.is_some(), "auth_role_delete"),
         (request.auth_user_list.is_some(), "auth_user_list"),
         (request.auth_role_list.is_some(), "auth_role_list"),

@@ -64,7 +64,11 @@ impl State {
     /// # Panics
     /// While an entry is half applied.
     pub fn take_changes(&mut self) -> Changes {
-        assert!(self.running.is_none(), "checkpoint in the middle of entry {}", self.applied_index);
+        assert!(
+            self.running.is_none(),
+            "checkpoint in the middle of entry {}",
+            self.applied_index
+        );
         let mut updates = Vec::new();
         let mut add = |tree, key, value| updates.push(Update { tree, key, value });
         for (key, value) in self.lessor.take_changes() {
@@ -161,7 +165,11 @@ impl Restore {
             TreeId::Meta => self.meta(key, value),
             TreeId::Users | TreeId::Roles | TreeId::Records => Err("a pair that this version does not know"),
         };
-        result.map_err(|reason| RestoreError::Pair { tree, key: key.to_vec(), reason })
+        result.map_err(|reason| RestoreError::Pair {
+            tree,
+            key: key.to_vec(),
+            reason,
+        })
     }
 
     fn lease(&mut self, key: &[u8], value: &[u8]) -> Result<(), &'static str> {
@@ -190,7 +198,12 @@ impl Restore {
     }
 
     /// Takes the next record; its value is not looked at.
-    pub fn record(&mut self, revision: Revision, record: &KeyValueView<'_>, tombstone: bool) -> Result<(), RestoreError> {
+    pub fn record(
+        &mut self,
+        revision: Revision,
+        record: &KeyValueView<'_>,
+        tombstone: bool,
+    ) -> Result<(), RestoreError> {
         if !(1..=RESTORE_REVISION_MAX).contains(&revision.main) {
             return Err(RestoreError::Revision(revision));
         }

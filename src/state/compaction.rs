@@ -114,7 +114,11 @@ impl State {
 
     /// Walks up to `budget` records of the window. What it removes is seen with the next publication.
     pub fn compaction_step(&mut self, budget: usize) -> CompactionProgress {
-        assert!(self.running.is_none(), "compaction in the middle of entry {}", self.applied_index);
+        assert!(
+            self.running.is_none(),
+            "compaction in the middle of entry {}",
+            self.applied_index
+        );
         let Some(target) = self.compaction_target() else {
             return CompactionProgress::Idle;
         };
@@ -143,8 +147,15 @@ impl State {
     /// Takes records that [`State::compaction_step`] asked for, by key. `next` is the first that was not handed in;
     /// (`through` + 1, 0) when that was the last. Records that an earlier removal took may be missing.
     pub fn compact_records<K: AsRef<[u8]>>(&mut self, keys: impl IntoIterator<Item = K>, next: Revision) {
-        assert!(self.running.is_none(), "compaction in the middle of entry {}", self.applied_index);
-        assert!(next >= self.compaction.position, "the walk of a compaction goes forward");
+        assert!(
+            self.running.is_none(),
+            "compaction in the middle of entry {}",
+            self.applied_index
+        );
+        assert!(
+            next >= self.compaction.position,
+            "the walk of a compaction goes forward"
+        );
         let Some(target) = self.compaction_target() else {
             return;
         };

@@ -30,7 +30,11 @@ pub(crate) fn holds(
     for_each(keys, &compare.key, &compare.range_end, at_main, |_, meta| {
         empty = false;
         result = holds_of(compare, &meta, records);
-        if result == Ok(true) { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        if result == Ok(true) {
+            ControlFlow::Continue(())
+        } else {
+            ControlFlow::Break(())
+        }
     });
     if empty {
         return Ok(!needs_values(compare) && judge(compare, compare_number(compare, None)));
@@ -52,7 +56,9 @@ fn holds_of(compare: &Compare, meta: &KeyMeta, records: &impl Records) -> Result
 /// The value of a record that was fetched before.
 pub(crate) fn value_of(records: &impl Records, revision: Revision) -> Result<&[u8], StateError> {
     let record = records.record(revision).and_then(KeyValueView::decode);
-    record.map(|record| record.value).ok_or(StateError::MissingRecord(revision))
+    record
+        .map(|record| record.value)
+        .ok_or(StateError::MissingRecord(revision))
 }
 
 /// How the key's number stands to the wanted one. A target union of another kind than the target counts as 0.
@@ -61,19 +67,35 @@ fn compare_number(compare: &Compare, meta: Option<&KeyMeta>) -> Ordering {
     let (actual, wanted) = match (CompareTarget::try_from(compare.target), &compare.target_union) {
         (Ok(CompareTarget::Version), union) => (
             of(|meta| meta.version),
-            if let Some(TargetUnion::Version(wanted)) = union { *wanted } else { 0 },
+            if let Some(TargetUnion::Version(wanted)) = union {
+                *wanted
+            } else {
+                0
+            },
         ),
         (Ok(CompareTarget::Create), union) => (
             of(|meta| meta.create_revision),
-            if let Some(TargetUnion::CreateRevision(wanted)) = union { *wanted } else { 0 },
+            if let Some(TargetUnion::CreateRevision(wanted)) = union {
+                *wanted
+            } else {
+                0
+            },
         ),
         (Ok(CompareTarget::Mod), union) => (
             of(|meta| meta.revision.main),
-            if let Some(TargetUnion::ModRevision(wanted)) = union { *wanted } else { 0 },
+            if let Some(TargetUnion::ModRevision(wanted)) = union {
+                *wanted
+            } else {
+                0
+            },
         ),
         (Ok(CompareTarget::Lease), union) => (
             of(|meta| meta.lease),
-            if let Some(TargetUnion::Lease(wanted)) = union { *wanted } else { 0 },
+            if let Some(TargetUnion::Lease(wanted)) = union {
+                *wanted
+            } else {
+                0
+            },
         ),
         // A target outside the enumeration compares as equal.
         (Ok(CompareTarget::Value) | Err(_), _) => (0, 0),

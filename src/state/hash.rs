@@ -92,7 +92,9 @@ impl KvHasher {
             return false;
         }
         let counts = revision.main > self.compact_revision
-            || keys.get(key, self.keep_at).is_some_and(|kept| kept.revision == revision);
+            || keys
+                .get(key, self.keep_at)
+                .is_some_and(|kept| kept.revision == revision);
         if counts {
             let (bytes, length) = revision.to_bytes(tombstone);
             self.crc = crc32c_append(crc32c_append(self.crc, &bytes[..length]), stored);
@@ -102,7 +104,11 @@ impl KvHasher {
 
     /// The answer.
     pub fn finish(self) -> KvHash {
-        KvHash { hash: self.crc, compact_revision: self.compact_revision, revision: self.revision }
+        KvHash {
+            hash: self.crc,
+            compact_revision: self.compact_revision,
+            revision: self.revision,
+        }
     }
 }
 

@@ -114,8 +114,15 @@ impl Members {
     }
 
     pub(crate) fn set_downgrade(&mut self, request: &DowngradeInfoSetRequest) {
-        let target_version = if request.enabled { request.ver.clone() } else { String::new() };
-        self.downgrade = Some(Downgrade { target_version, enabled: request.enabled });
+        let target_version = if request.enabled {
+            request.ver.clone()
+        } else {
+            String::new()
+        };
+        self.downgrade = Some(Downgrade {
+            target_version,
+            enabled: request.enabled,
+        });
         self.downgrade_changed = true;
     }
 
@@ -169,7 +176,10 @@ impl Members {
 /// JSON as Go writes it, which escapes what HTML would misunderstand.
 fn json(value: &impl Serialize) -> Vec<u8> {
     let text = serde_json::to_string(value).expect("strings, numbers and lists have a JSON form");
-    let escaped = text.replace('&', "\\u0026").replace('<', "\\u003c").replace('>', "\\u003e");
+    let escaped = text
+        .replace('&', "\\u0026")
+        .replace('<', "\\u003c")
+        .replace('>', "\\u003e");
     escaped.into_bytes()
 }
 
@@ -191,21 +201,51 @@ mod tests {
     #[test]
     fn members_are_stored_as_etcds_json() {
         let mut members = Members::default();
-        members.add(Member { id: 0x8e9e, peer_urls: vec!["http://h:2380/?a&b".into()], ..Member::default() });
-        members.add(Member { id: 7, peer_urls: vec![], is_learner: true, ..Member::default() });
-        members.add(Member { id: 9, ..Member::default() });
+        members.add(Member {
+            id: 0x8e9e,
+            peer_urls: vec!["http://h:2380/?a&b".into()],
+            ..Member::default()
+        });
+        members.add(Member {
+            id: 7,
+            peer_urls: vec![],
+            is_learner: true,
+            ..Member::default()
+        });
+        members.add(Member {
+            id: 9,
+            ..Member::default()
+        });
         members.remove(9);
-        let attributes = Attributes { name: "n".into(), client_urls: vec!["http://h:2379".into()] };
-        let set = |member_id| ClusterMemberAttrSetRequest { member_id, member_attributes: Some(attributes.clone()) };
+        let attributes = Attributes {
+            name: "n".into(),
+            client_urls: vec!["http://h:2379".into()],
+        };
+        let set = |member_id| ClusterMemberAttrSetRequest {
+            member_id,
+            member_attributes: Some(attributes.clone()),
+        };
         assert_eq!(members.set_attributes(&set(0x8e9e)), Ok(()));
-        assert_eq!(members.set_attributes(&set(9)), Ok(()), "a removed member's attributes are skipped");
+        assert_eq!(
+            members.set_attributes(&set(9)),
+            Ok(()),
+            "a removed member's attributes are skipped"
+        );
         assert_eq!(members.set_attributes(&set(10)), Err(StateError::UnknownMember(10)));
         let changes = members.take_changes();
         let text: Vec<_> = changes
             .iter()
-            .map(|(key, value)| (String::from_utf8_lossy(key), String::from_utf8_lossy(value.as_ref().unwrap())))
+            .map(|(key, value)| {
+                (
+                    String::from_utf8_lossy(key),
+                    String::from_utf8_lossy(value.as_ref().unwrap()),
+                )
+            })
             .collect();
-        assert_eq!(text[0], ("7".into(), r#"{"id":7,"peerURLs":[],"isLearner":true}"#.into()));
+        assert_eq!(
+            text[0],
+            ("7".into(), r#"{"id":7,"peerURLs":[],"isLearner":true}"#.into())
+        );
         assert_eq!(text[1], ("9".into(), "removed".into()));
         let json = r#"{"id":36510,"peerURLs":["http://h:2380/?a\u0026b"],"name":"n","clientURLs":["http://h:2379"]}"#;
         assert_eq!(text[2], ("8e9e".into(), json.into()));
@@ -220,20 +260,35 @@ mod tests {
     #[test]
     fn versions() {
         let mut members = Members::default();
-        for (version, good) in [("3.7.0", true), ("3.8.0-alpha.0", true), ("3.7", false), ("", false), ("a.b.c", false)] {
+        for (version, good) in [
+            ("3.7.0", true),
+            ("3.8.0-alpha.0", true),
+            ("3.7", false),
+            ("", false),
+            ("a.b.c", false),
+        ] {
             let request = ClusterVersionSetRequest { ver: version.into() };
             assert_eq!(members.set_version(&request).is_ok(), good, "{version}");
         }
         assert_eq!(members.version(), Some("3.8.0-alpha.0"));
         assert_eq!(members.take_version_change().as_deref(), Some(&b"3.8.0-alpha.0"[..]));
         assert_eq!(members.take_version_change(), None);
-        members.set_downgrade(&DowngradeInfoSetRequest { enabled: true, ver: "3.6.0".into() });
+        members.set_downgrade(&DowngradeInfoSetRequest {
+            enabled: true,
+            ver: "3.6.0".into(),
+        });
         let stored = members.take_downgrade_change().unwrap();
         assert_eq!(stored, br#"{"target-version":"3.6.0","enabled":true}"#);
         let mut restored = Members::default();
         restored.restore_downgrade(&stored).unwrap();
         assert_eq!(restored.downgrade(), members.downgrade());
-        members.set_downgrade(&DowngradeInfoSetRequest { enabled: false, ver: "x".into() });
-        assert_eq!(members.take_downgrade_change().unwrap(), br#"{"target-version":"","enabled":false}"#);
+        members.set_downgrade(&DowngradeInfoSetRequest {
+            enabled: false,
+            ver: "x".into(),
+        });
+        assert_eq!(
+            members.take_downgrade_change().unwrap(),
+            br#"{"target-version":"","enabled":false}"#
+        );
     }
 }

@@ -88,7 +88,10 @@ impl State {
 
     /// The revisions that can be read.
     pub fn readable(&self) -> Readable {
-        Readable { revision: self.revision, compact_revision: self.compaction.compact_revision() }
+        Readable {
+            revision: self.revision,
+            compact_revision: self.compaction.compact_revision(),
+        }
     }
 
     /// The raft index of the last entry applied.
@@ -137,7 +140,11 @@ impl State {
     /// # Panics
     /// While an entry is half applied.
     pub fn publish(&mut self, term: u64, pages: Root) -> View {
-        assert!(self.running.is_none(), "published in the middle of entry {}", self.applied_index);
+        assert!(
+            self.running.is_none(),
+            "published in the middle of entry {}",
+            self.applied_index
+        );
         let view = View {
             revision: self.revision,
             compact_revision: self.compaction.compact_revision(),
@@ -151,7 +158,11 @@ impl State {
     }
 
     fn advance(&mut self, index: u64, term: u64) {
-        assert!(self.running.is_none(), "entry {index} came in the middle of entry {}", self.applied_index);
+        assert!(
+            self.running.is_none(),
+            "entry {index} came in the middle of entry {}",
+            self.applied_index
+        );
         assert!(
             index > self.applied_index && term >= self.applied_term,
             "entry {index} of term {term} applied after entry {} of term {}",

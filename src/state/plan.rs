@@ -90,9 +90,15 @@ impl<K: KeyReader, R: Records> Planner<'_, K, R> {
         let step = match &operation.request {
             Some(Request::RequestRange(range)) => {
                 self.check_range(range)?;
-                Step::Range { request: range.clone(), writes_follow: false }
+                Step::Range {
+                    request: range.clone(),
+                    writes_follow: false,
+                }
             }
-            Some(Request::RequestPut(put)) => Step::Put { kept: self.check_put(put)?, request: put.clone() },
+            Some(Request::RequestPut(put)) => Step::Put {
+                kept: self.check_put(put)?,
+                request: put.clone(),
+            },
             Some(Request::RequestDeleteRange(delete)) => Step::Delete(delete.clone()),
             Some(Request::RequestTxn(nested)) => return self.plan_level(nested, steps),
             None => Step::Empty,
@@ -120,8 +126,15 @@ impl<K: KeyReader, R: Records> Planner<'_, K, R> {
             return Ok(None);
         }
         let meta = self.keys.get(&request.key, NEWEST).ok_or(StateError::KeyNotFound)?;
-        let value = if request.ignore_value { value_of(self.records, meta.revision)? } else { b"" };
-        Ok(Some(Kept { meta, value: Bytes::copy_from_slice(value) }))
+        let value = if request.ignore_value {
+            value_of(self.records, meta.revision)?
+        } else {
+            b""
+        };
+        Ok(Some(Kept {
+            meta,
+            value: Bytes::copy_from_slice(value),
+        }))
     }
 }
 
@@ -165,7 +178,11 @@ fn collect_needed(request: &TxnRequest, keys: &impl KeyReader, at_main: i64, nee
 
 /// The record whose value a put keeps.
 pub fn needed_by_put(request: &PutRequest, keys: &impl KeyReader) -> Option<Revision> {
-    let meta = if request.ignore_value { keys.get(&request.key, NEWEST) } else { None };
+    let meta = if request.ignore_value {
+        keys.get(&request.key, NEWEST)
+    } else {
+        None
+    };
     meta.map(|meta| meta.revision)
 }
 
@@ -188,8 +205,17 @@ pub fn decide_read_only(
     readable: Readable,
     records: &impl Records,
 ) -> Result<ReadTxn, StateError> {
-    let planner = Planner { keys, readable, lease_exists: &|_| false, records };
-    let mut decided = ReadTxn { revision: readable.revision, succeeded: false, ranges: Vec::new() };
+    let planner = Planner {
+        keys,
+        readable,
+        lease_exists: &|_| false,
+        records,
+    };
+    let mut decided = ReadTxn {
+        revision: readable.revision,
+        succeeded: false,
+        ranges: Vec::new(),
+    };
     for step in planner.plan(request)? {
         match step {
             Step::Enter { succeeded } => decided.succeeded = succeeded,

@@ -121,8 +121,18 @@ impl RangeRun {
             at_main,
             stop_after: if limited { limit.saturating_add(1) } else { usize::MAX },
             projection,
-            next: if request.count_only { Next::Count(start) } else { Next::Rows(start) },
-            result: RangeRows { revision: header_revision, rows: Vec::new(), more: false, count: 0, projection },
+            next: if request.count_only {
+                Next::Count(start)
+            } else {
+                Next::Rows(start)
+            },
+            result: RangeRows {
+                revision: header_revision,
+                rows: Vec::new(),
+                more: false,
+                count: 0,
+                projection,
+            },
             request: request.clone(),
         }
     }
@@ -159,11 +169,19 @@ impl RangeRun {
                     key: with_key.then(|| key.into()),
                 });
             }
-            if rows.len() < stop_after { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            if rows.len() < stop_after {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
         });
         if let Some(key) = resume {
             let key = Bytes::from(key);
-            self.next = if self.result.rows.len() < stop_after { Next::Rows(key) } else { Next::Count(key) };
+            self.next = if self.result.rows.len() < stop_after {
+                Next::Rows(key)
+            } else {
+                Next::Count(key)
+            };
         }
     }
 

@@ -71,7 +71,12 @@ impl Deletion {
 
 impl Running {
     pub fn new(work: Work, begin: i64, answer: bool) -> Running {
-        Running { work, begin, changes: 0, answer }
+        Running {
+            work,
+            begin,
+            changes: 0,
+            answer,
+        }
     }
 
     /// The revision that its reads see and its header shows at this point.
@@ -82,7 +87,10 @@ impl Running {
     /// The place of its next record.
     fn next_record(&mut self) -> Revision {
         let revision = Revision::new(self.begin + 1, self.changes);
-        self.changes = self.changes.checked_add(1).expect("a request is too small to name 2^32 keys and memory to hold them");
+        self.changes = self
+            .changes
+            .checked_add(1)
+            .expect("a request is too small to name 2^32 keys and memory to hold them");
         revision
     }
 }
@@ -94,7 +102,9 @@ impl State {
         let answer = match &mut work {
             Work::Put { request, kept } => Some(Answer::Put(self.run_put(running, request, kept.as_ref()))),
             Work::Delete(deletion) => self.run_deletion(running, deletion, &mut budget).map(Answer::Delete),
-            Work::Txn { steps, open, deletion } => self.run_txn(running, steps, open, deletion, budget).map(Answer::Txn),
+            Work::Txn { steps, open, deletion } => {
+                self.run_txn(running, steps, open, deletion, budget).map(Answer::Txn)
+            }
             Work::Revoke { id, keys } => self.run_revoke(running, *id, keys, budget),
         };
         running.work = work;
@@ -106,7 +116,11 @@ impl State {
 
     fn run_put(&mut self, running: &mut Running, request: &PutRequest, kept: Option<&Kept>) -> PutOutcome {
         let previous_lease = kept.map_or(0, |kept| kept.meta.lease);
-        let lease = if request.ignore_lease { previous_lease } else { request.lease };
+        let lease = if request.ignore_lease {
+            previous_lease
+        } else {
+            request.lease
+        };
         let value = match kept {
             Some(kept) if request.ignore_value => &kept.value,
             _ => &request.value,
@@ -128,7 +142,10 @@ impl State {
             self.lessor.detach(before, &request.key);
             self.lessor.attach(lease, &request.key);
         }
-        PutOutcome { revision: revision.main, previous: previous.filter(|_| request.prev_kv && running.answer) }
+        PutOutcome {
+            revision: revision.main,
+            previous: previous.filter(|_| request.prev_kv && running.answer),
+        }
     }
 
     /// Deletes a key that may exist; tells what it was.
@@ -136,7 +153,11 @@ impl State {
         let revision = Revision::new(running.begin + 1, running.changes);
         let previous = self.index.delete(key, revision)?;
         running.next_record();
-        let event = KeyValueView { key, mod_revision: revision.main, ..KeyValueView::default() };
+        let event = KeyValueView {
+            key,
+            mod_revision: revision.main,
+            ..KeyValueView::default()
+        };
         self.window.append(revision, Some(previous.revision), true, &event);
         if previous.lease != 0 {
             self.lessor.detach(previous.lease, key);
@@ -160,14 +181,20 @@ impl State {
             let end = RangeEnd::from_request(&deletion.end);
             let resume = self.keys().range(&start, end, deletion.at_main, |key, _| {
                 keys.push(key.into());
-                if keys.len() < slice { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+                if keys.len() < slice {
+                    ControlFlow::Continue(())
+                } else {
+                    ControlFlow::Break(())
+                }
             });
             // A slice without live keys is work, too.
             *budget -= keys.len().max(1);
             for key in keys {
                 let previous = self.run_delete(running, &key);
                 deletion.deleted += i64::from(previous.is_some());
-                deletion.previous.extend(previous.filter(|_| deletion.with_previous && running.answer));
+                deletion
+                    .previous
+                    .extend(previous.filter(|_| deletion.with_previous && running.answer));
             }
             deletion.next = resume.map(Bytes::from);
         }
@@ -195,15 +222,25 @@ impl State {
                 if budget == 0 {
                     return None;
                 }
-                match steps.next().expect("a path ends with leaving its outermost transaction") {
+                match steps
+                    .next()
+                    .expect("a path ends with leaving its outermost transaction")
+                {
                     Step::Enter { succeeded } => {
-                        open.push(TxnOutcome { revision: 0, succeeded, operations: Vec::new() });
+                        open.push(TxnOutcome {
+                            revision: 0,
+                            succeeded,
+                            operations: Vec::new(),
+                        });
                         continue;
                     }
                     Step::Leave => {
                         let left = open.pop().expect("a path leaves what it has entered");
                         if open.is_empty() {
-                            return Some(TxnOutcome { revision: running.revision(), ..left });
+                            return Some(TxnOutcome {
+                                revision: running.revision(),
+                                ..left
+                            });
                         }
                         OperationOutcome::Txn(left)
                     }
@@ -221,7 +258,10 @@ impl State {
                     Step::Empty => OperationOutcome::Empty,
                 }
             };
-            open.last_mut().expect("an operation is inside of a transaction").operations.push(outcome);
+            open.last_mut()
+                .expect("an operation is inside of a transaction")
+                .operations
+                .push(outcome);
         }
     }
 
@@ -232,7 +272,11 @@ impl State {
             return RangeOutcome::Skipped;
         }
         let revision = running.revision();
-        let at_main = if request.revision > 0 { request.revision } else { revision };
+        let at_main = if request.revision > 0 {
+            request.revision
+        } else {
+            revision
+        };
         if at_main <= running.begin || !writes_follow {
             return RangeOutcome::Later { revision, at_main };
         }

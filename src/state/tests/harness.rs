@@ -57,7 +57,13 @@ impl Member {
         self.index += 1;
         let needs = self.state.needs(request);
         let mut fetched = HashMap::new();
-        let entry = Entry { index: self.index, term: 1, request, answer: self.answers, now: self.now };
+        let entry = Entry {
+            index: self.index,
+            term: 1,
+            request,
+            answer: self.answers,
+            now: self.now,
+        };
         if !needs.is_empty() {
             // Records that are only one of several possible needs may be missing without harm; all of them never.
             match self.state.apply(&entry, &fetched, self.budget) {
@@ -90,9 +96,7 @@ impl Member {
             outcome::Answer::Range(range) => Answer::Range(self.render_range(request.range.as_ref().unwrap(), range)),
             outcome::Answer::Put(put) => Answer::Put(self.render_put(&put)),
             outcome::Answer::Delete(delete) => Answer::Delete(self.render_delete(&delete)),
-            outcome::Answer::Txn(txn) => {
-                Answer::Txn(self.render_txn(request.txn.as_ref().unwrap(), txn))
-            }
+            outcome::Answer::Txn(txn) => Answer::Txn(self.render_txn(request.txn.as_ref().unwrap(), txn)),
             _ => Answer::Other,
         })
     }
@@ -108,16 +112,26 @@ impl Member {
         let needed = needed_by_txn(request, &pinned, self.view.revision);
         let fetched: HashMap<_, _> = needed.into_iter().map(|at| (at, self.stored(at))).collect();
         let decided = decide_read_only(request, &pinned, self.readable(), &fetched)?;
-        let ranges = decided.ranges.into_iter().map(|run| Response::ResponseRange(self.run(run)));
+        let ranges = decided
+            .ranges
+            .into_iter()
+            .map(|run| Response::ResponseRange(self.run(run)));
         Ok(pb::TxnResponse {
             header: header(decided.revision),
             succeeded: decided.succeeded,
-            responses: ranges.map(|response| pb::ResponseOp { response: Some(response) }).collect(),
+            responses: ranges
+                .map(|response| pb::ResponseOp {
+                    response: Some(response),
+                })
+                .collect(),
         })
     }
 
     pub fn readable(&self) -> Readable {
-        Readable { revision: self.view.revision, compact_revision: self.view.compact_revision }
+        Readable {
+            revision: self.view.revision,
+            compact_revision: self.view.compact_revision,
+        }
     }
 
     fn stored(&self, at: Revision) -> Bytes {
@@ -134,13 +148,20 @@ impl Member {
     fn run(&self, mut run: RangeRun) -> pb::RangeResponse {
         while !run.step(&self.state.index().pin()) {}
         let values: Vec<_> = match run.needs_values() {
-            true => run.rows().iter().map(|row| self.key_value(row.revision).value).collect(),
+            true => run
+                .rows()
+                .iter()
+                .map(|row| self.key_value(row.revision).value)
+                .collect(),
             false => Vec::new(),
         };
         let found = run.finish(|place| &values[place]);
         let kvs = found.rows.into_iter().map(|row| match found.projection {
             Projection::Record => self.key_value(row.revision),
-            Projection::WithoutValue => KeyValue { value: Bytes::new(), ..self.key_value(row.revision) },
+            Projection::WithoutValue => KeyValue {
+                value: Bytes::new(),
+                ..self.key_value(row.revision)
+            },
             Projection::FromIndex => KeyValue {
                 key: row.key.unwrap().into_vec().into(),
                 create_revision: row.create_revision,
@@ -149,7 +170,12 @@ impl Member {
                 ..Default::default()
             },
         });
-        pb::RangeResponse { header: header(found.revision), kvs: kvs.collect(), more: found.more, count: found.count }
+        pb::RangeResponse {
+            header: header(found.revision),
+            kvs: kvs.collect(),
+            more: found.more,
+            count: found.count,
+        }
     }
 
     fn render_range(&self, request: &RangeRequest, range: RangeOutcome) -> pb::RangeResponse {
@@ -161,7 +187,10 @@ impl Member {
     }
 
     fn render_put(&self, put: &outcome::PutOutcome) -> pb::PutResponse {
-        pb::PutResponse { header: header(put.revision), prev_kv: put.previous.map(|at| self.key_value(at)) }
+        pb::PutResponse {
+            header: header(put.revision),
+            prev_kv: put.previous.map(|at| self.key_value(at)),
+        }
     }
 
     fn render_delete(&self, delete: &outcome::DeleteOutcome) -> pb::DeleteRangeResponse {
@@ -173,13 +202,19 @@ impl Member {
     }
 
     fn render_txn(&self, request: &TxnRequest, txn: TxnOutcome) -> pb::TxnResponse {
-        let operations = if txn.succeeded { &request.success } else { &request.failure };
+        let operations = if txn.succeeded {
+            &request.success
+        } else {
+            &request.failure
+        };
         assert_eq!(operations.len(), txn.operations.len());
         let responses = operations.iter().zip(txn.operations);
         pb::TxnResponse {
             header: header(txn.revision),
             succeeded: txn.succeeded,
-            responses: responses.map(|(operation, outcome)| self.render_operation(operation, outcome)).collect(),
+            responses: responses
+                .map(|(operation, outcome)| self.render_operation(operation, outcome))
+                .collect(),
         }
     }
 
@@ -232,7 +267,10 @@ impl Member {
             self.records.insert(record.revision, (record.tombstone, stored));
         }
         for (removed, tombstone) in changes.removed {
-            let record = self.records.remove(&removed).expect("only what exists is removed, and once");
+            let record = self
+                .records
+                .remove(&removed)
+                .expect("only what exists is removed, and once");
             assert_eq!(record.0, tombstone);
         }
         for update in changes.updates {
@@ -258,7 +296,9 @@ impl Member {
             restore.pair(*tree, key, value).unwrap();
         }
         for (at, (tombstone, bytes)) in &self.records {
-            restore.record(*at, &KeyValueView::decode(bytes).unwrap(), *tombstone).unwrap();
+            restore
+                .record(*at, &KeyValueView::decode(bytes).unwrap(), *tombstone)
+                .unwrap();
         }
         self.state = restore.finish();
         self.index = self.state.applied_index();
@@ -269,7 +309,8 @@ impl Member {
     pub fn history(&self) -> BTreeMap<Revision, (bool, Bytes)> {
         let mut all = self.records.clone();
         for record in self.view.window.scan(Revision::ZERO) {
-            all.entry(record.revision).or_insert((record.tombstone, Bytes::copy_from_slice(record.stored())));
+            all.entry(record.revision)
+                .or_insert((record.tombstone, Bytes::copy_from_slice(record.stored())));
         }
         all
     }
@@ -294,5 +335,8 @@ impl Member {
 }
 
 fn header(revision: i64) -> Option<pb::ResponseHeader> {
-    Some(pb::ResponseHeader { revision, ..Default::default() })
+    Some(pb::ResponseHeader {
+        revision,
+        ..Default::default()
+    })
 }

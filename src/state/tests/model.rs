@@ -42,20 +42,33 @@ pub struct Model {
 }
 
 fn header(revision: i64) -> Option<pb::ResponseHeader> {
-    Some(pb::ResponseHeader { revision, ..Default::default() })
+    Some(pb::ResponseHeader {
+        revision,
+        ..Default::default()
+    })
 }
 
 impl Model {
     pub fn new() -> Model {
-        Model { history: Vec::new(), revision: 1, compact_revision: -1, leases: BTreeMap::new(), changes: 0 }
+        Model {
+            history: Vec::new(),
+            revision: 1,
+            compact_revision: -1,
+            leases: BTreeMap::new(),
+            changes: 0,
+        }
     }
 
     fn newest(&self, key: &[u8], at_main: i64) -> Option<&Record> {
-        self.history.iter().rfind(|record| record.kv.key == key && record.revision.main <= at_main)
+        self.history
+            .iter()
+            .rfind(|record| record.kv.key == key && record.revision.main <= at_main)
     }
 
     pub fn get(&self, key: &[u8], at_main: i64) -> Option<&KeyValue> {
-        self.newest(key, at_main).filter(|record| !record.tombstone).map(|record| &record.kv)
+        self.newest(key, at_main)
+            .filter(|record| !record.tombstone)
+            .map(|record| &record.kv)
     }
 
     fn live(&self, key: &[u8], range_end: &[u8], at_main: i64) -> Vec<KeyValue> {
@@ -75,19 +88,37 @@ impl Model {
         if request.revision > current {
             return Err(StateError::FutureRevision);
         }
-        let at_main = if request.revision <= 0 { current } else { request.revision };
+        let at_main = if request.revision <= 0 {
+            current
+        } else {
+            request.revision
+        };
         if at_main < self.compact_revision {
             return Err(StateError::Compacted);
         }
         let mut kvs = self.live(&request.key, &request.range_end, at_main);
-        let mut response = pb::RangeResponse { header: header(current), count: kvs.len() as i64, ..Default::default() };
+        let mut response = pb::RangeResponse {
+            header: header(current),
+            count: kvs.len() as i64,
+            ..Default::default()
+        };
         if request.count_only {
             return Ok(response);
         }
         let within = |value: i64, min: i64, max: i64| (min == 0 || value >= min) && (max == 0 || value <= max);
         kvs.retain(|kv| within(kv.mod_revision, request.min_mod_revision, request.max_mod_revision));
-        kvs.retain(|kv| within(kv.create_revision, request.min_create_revision, request.max_create_revision));
-        let limit = if request.limit > 0 { request.limit as usize } else { usize::MAX };
+        kvs.retain(|kv| {
+            within(
+                kv.create_revision,
+                request.min_create_revision,
+                request.max_create_revision,
+            )
+        });
+        let limit = if request.limit > 0 {
+            request.limit as usize
+        } else {
+            usize::MAX
+        };
         let filtered = [request.min_mod_revision, request.max_mod_revision] != [0, 0]
             || [request.min_create_revision, request.max_create_revision] != [0, 0];
         // The quirk: without an order the limit goes by key, and one more is read. Then comes the sort by target, and then
@@ -147,19 +178,41 @@ impl Model {
             create_revision: before.as_ref().map_or(revision.main, |kv| kv.create_revision),
             mod_revision: revision.main,
             version: before.as_ref().map_or(0, |kv| kv.version) + 1,
-            value: if request.ignore_value { kept.value } else { request.value.clone() },
-            lease: if request.ignore_lease { kept.lease } else { request.lease },
+            value: if request.ignore_value {
+                kept.value
+            } else {
+                request.value.clone()
+            },
+            lease: if request.ignore_lease {
+                kept.lease
+            } else {
+                request.lease
+            },
         };
-        self.history.push(Record { revision, tombstone: false, kv });
-        pb::PutResponse { header: header(revision.main), prev_kv: before.filter(|_| request.prev_kv) }
+        self.history.push(Record {
+            revision,
+            tombstone: false,
+            kv,
+        });
+        pb::PutResponse {
+            header: header(revision.main),
+            prev_kv: before.filter(|_| request.prev_kv),
+        }
     }
 
     fn delete(&mut self, request: &DeleteRangeRequest) -> pb::DeleteRangeResponse {
         let before = self.live(&request.key, &request.range_end, self.current());
         for kv in &before {
             let revision = self.next_revision();
-            let kv = KeyValue { key: kv.key.clone(), ..Default::default() };
-            self.history.push(Record { revision, tombstone: true, kv });
+            let kv = KeyValue {
+                key: kv.key.clone(),
+                ..Default::default()
+            };
+            self.history.push(Record {
+                revision,
+                tombstone: true,
+                kv,
+            });
         }
         pb::DeleteRangeResponse {
             header: header(self.current()),
@@ -208,7 +261,12 @@ impl Model {
         Ok(())
     }
 
-    fn execute(&mut self, request: &TxnRequest, before: &Model, path: &mut impl Iterator<Item = bool>) -> pb::TxnResponse {
+    fn execute(
+        &mut self,
+        request: &TxnRequest,
+        before: &Model,
+        path: &mut impl Iterator<Item = bool>,
+    ) -> pb::TxnResponse {
         let succeeded = path.next().unwrap();
         let mut responses = Vec::new();
         for operation in if succeeded { &request.success } else { &request.failure } {
@@ -221,9 +279,15 @@ impl Model {
                 Request::RequestDeleteRange(delete) => Response::ResponseDeleteRange(self.delete(delete)),
                 Request::RequestTxn(nested) => Response::ResponseTxn(self.execute(nested, before, path)),
             };
-            responses.push(pb::ResponseOp { response: Some(response) });
+            responses.push(pb::ResponseOp {
+                response: Some(response),
+            });
         }
-        pb::TxnResponse { header: header(0), succeeded, responses }
+        pb::TxnResponse {
+            header: header(0),
+            succeeded,
+            responses,
+        }
     }
 
     pub fn txn(&mut self, request: &TxnRequest) -> Result<pb::TxnResponse, StateError> {
@@ -275,7 +339,10 @@ impl Model {
         if let Some(revoke) = &request.lease_revoke {
             self.leases.remove(&revoke.id).ok_or(StateError::LeaseNotFound)?;
             for key in self.attached(revoke.id) {
-                self.delete(&DeleteRangeRequest { key, ..Default::default() });
+                self.delete(&DeleteRangeRequest {
+                    key,
+                    ..Default::default()
+                });
             }
         }
         Ok(Answer::Other)
@@ -284,21 +351,35 @@ impl Model {
     /// The keys of a lease, in order.
     pub fn attached(&self, lease: i64) -> Vec<Bytes> {
         let live = self.live(b"", b"\0", self.current());
-        live.into_iter().filter(|kv| kv.lease == lease).map(|kv| kv.key).collect()
+        live.into_iter()
+            .filter(|kv| kv.lease == lease)
+            .map(|kv| kv.key)
+            .collect()
     }
 
     /// The revision that a compaction at `at_main` keeps of each key, and whether it is a tombstone.
     fn kept(&self, at_main: i64) -> BTreeMap<&Bytes, (Revision, bool)> {
         let before = self.history.iter().filter(|record| record.revision.main <= at_main);
-        before.map(|record| (&record.kv.key, (record.revision, record.tombstone))).collect()
+        before
+            .map(|record| (&record.kv.key, (record.revision, record.tombstone)))
+            .collect()
     }
 
     /// The records that are left when all compactions are done.
     pub fn stored(&self) -> BTreeSet<Revision> {
         let compact = self.compact_revision;
-        let newer = self.history.iter().map(|record| record.revision).filter(|revision| revision.main > compact);
+        let newer = self
+            .history
+            .iter()
+            .map(|record| record.revision)
+            .filter(|revision| revision.main > compact);
         let kept = self.kept(compact).into_values();
-        newer.chain(kept.filter(|(at, tombstone)| !tombstone || at.main == compact).map(|(at, _)| at)).collect()
+        newer
+            .chain(
+                kept.filter(|(at, tombstone)| !tombstone || at.main == compact)
+                    .map(|(at, _)| at),
+            )
+            .collect()
     }
 
     pub fn hash_kv(&self, wanted: i64) -> Result<u32, StateError> {
@@ -311,7 +392,11 @@ impl Model {
         }
         let asked = if wanted == 0 { self.revision } else { wanted };
         let live = |at_main| -> BTreeSet<Revision> {
-            self.kept(at_main).into_values().filter(|(_, tombstone)| !tombstone).map(|(at, _)| at).collect()
+            self.kept(at_main)
+                .into_values()
+                .filter(|(_, tombstone)| !tombstone)
+                .map(|(at, _)| at)
+                .collect()
         };
         let (mut keep, stored) = (live(asked), self.stored());
         if keep.is_empty() {
@@ -319,7 +404,11 @@ impl Model {
         }
         let mut bytes = b"key".to_vec();
         for record in self.history.iter().filter(|record| stored.contains(&record.revision)) {
-            let Record { revision, tombstone, kv } = record;
+            let Record {
+                revision,
+                tombstone,
+                kv,
+            } = record;
             if revision.main > asked
                 || (revision.main <= compact && !keep.contains(revision))
                 || (revision.main == compact && *tombstone)

@@ -46,7 +46,11 @@ impl Generator {
     }
 
     fn lease(&mut self) -> i64 {
-        if self.chance(40) { self.random.random_range(1..5) } else { 0 }
+        if self.chance(40) {
+            self.random.random_range(1..5)
+        } else {
+            0
+        }
     }
 
     fn some_revision(&mut self) -> i64 {
@@ -58,14 +62,22 @@ impl Generator {
     }
 
     fn filter(&mut self) -> i64 {
-        if self.chance(10) { self.random.random_range(1..=self.revision) } else { 0 }
+        if self.chance(10) {
+            self.random.random_range(1..=self.revision)
+        } else {
+            0
+        }
     }
 
     fn range(&mut self) -> RangeRequest {
         RangeRequest {
             key: self.key(),
             range_end: self.end(),
-            limit: if self.chance(30) { self.random.random_range(-1..5) } else { 0 },
+            limit: if self.chance(30) {
+                self.random.random_range(-1..5)
+            } else {
+                0
+            },
             revision: self.some_revision(),
             sort_order: self.random.random_range(0..3),
             sort_target: self.random.random_range(0..5),
@@ -92,7 +104,11 @@ impl Generator {
     }
 
     fn delete(&mut self) -> DeleteRangeRequest {
-        DeleteRangeRequest { key: self.key(), range_end: self.end(), prev_kv: self.chance(50) }
+        DeleteRangeRequest {
+            key: self.key(),
+            range_end: self.end(),
+            prev_kv: self.chance(50),
+        }
     }
 
     fn compare(&mut self) -> Compare {
@@ -117,7 +133,11 @@ impl Generator {
         let results = if self.chance(5) { 6 } else { 4 };
         Compare {
             result: self.random.random_range(0..results),
-            target: if self.chance(10) { self.random.random_range(0..6) } else { target },
+            target: if self.chance(10) {
+                self.random.random_range(0..6)
+            } else {
+                target
+            },
             key: self.key(),
             target_union: union,
             range_end: if self.chance(25) { self.end() } else { Bytes::new() },
@@ -140,7 +160,10 @@ impl Generator {
 
     fn operation(&mut self, depth: u32) -> RequestOp {
         let request = match self.random.random_range(0..10) {
-            0..=2 => Request::RequestRange(RangeRequest { revision: 0, ..self.range() }),
+            0..=2 => Request::RequestRange(RangeRequest {
+                revision: 0,
+                ..self.range()
+            }),
             3 => Request::RequestRange(self.range()),
             4..=6 => Request::RequestPut(self.put()),
             7 => Request::RequestDeleteRange(self.delete()),
@@ -161,28 +184,57 @@ impl Generator {
     fn request(&mut self) -> InternalRaftRequest {
         let empty = InternalRaftRequest::default();
         match self.random.random_range(0..100) {
-            0..=24 => InternalRaftRequest { put: Some(self.put()), ..empty },
-            25..=34 => InternalRaftRequest { delete_range: Some(self.delete()), ..empty },
+            0..=24 => InternalRaftRequest {
+                put: Some(self.put()),
+                ..empty
+            },
+            25..=34 => InternalRaftRequest {
+                delete_range: Some(self.delete()),
+                ..empty
+            },
             35..=79 => loop {
                 let txn = self.txn(3);
                 if validate::check_txn(&txn, 128).is_ok() {
-                    break InternalRaftRequest { txn: Some(txn), ..empty };
+                    break InternalRaftRequest {
+                        txn: Some(txn),
+                        ..empty
+                    };
                 }
             },
-            80..=82 => InternalRaftRequest { range: Some(self.range()), ..empty },
+            80..=82 => InternalRaftRequest {
+                range: Some(self.range()),
+                ..empty
+            },
             83..=91 => {
-                let grant = pb::LeaseGrantRequest { id: self.random.random_range(1..5), ttl: 10 };
-                InternalRaftRequest { lease_grant: Some(grant), ..empty }
+                let grant = pb::LeaseGrantRequest {
+                    id: self.random.random_range(1..5),
+                    ttl: 10,
+                };
+                InternalRaftRequest {
+                    lease_grant: Some(grant),
+                    ..empty
+                }
             }
             92..=95 => {
-                let revoke = pb::LeaseRevokeRequest { id: self.random.random_range(1..5) };
-                InternalRaftRequest { lease_revoke: Some(revoke), ..empty }
+                let revoke = pb::LeaseRevokeRequest {
+                    id: self.random.random_range(1..5),
+                };
+                InternalRaftRequest {
+                    lease_revoke: Some(revoke),
+                    ..empty
+                }
             }
             _ => {
                 let (low, high) = (self.compact_revision - 1, self.revision + 1);
                 let revision = self.random.random_range(low.max(high - 12)..=high);
-                let compaction = pb::CompactionRequest { revision, physical: false };
-                InternalRaftRequest { compaction: Some(compaction), ..empty }
+                let compaction = pb::CompactionRequest {
+                    revision,
+                    physical: false,
+                };
+                InternalRaftRequest {
+                    compaction: Some(compaction),
+                    ..empty
+                }
             }
         }
     }
@@ -199,8 +251,17 @@ struct Pair {
 impl Pair {
     fn new(seed: u64) -> Pair {
         let random = ChaCha8Rng::seed_from_u64(seed);
-        let generator = Generator { random, revision: 1, compact_revision: -1 };
-        Pair { generator, member: Member::new(), model: Model::new(), log: Vec::new() }
+        let generator = Generator {
+            random,
+            revision: 1,
+            compact_revision: -1,
+        };
+        Pair {
+            generator,
+            member: Member::new(),
+            model: Model::new(),
+            log: Vec::new(),
+        }
     }
 
     fn step(&mut self) {
@@ -250,11 +311,24 @@ impl Pair {
     fn compare_all(&mut self) {
         for lease in 1..5 {
             let left = self.member.state.lessor().time_to_live(lease, true, self.member.now);
-            assert_eq!(left.as_ref().map(|left| left.granted_ttl_s), self.model.leases.get(&lease).copied());
+            assert_eq!(
+                left.as_ref().map(|left| left.granted_ttl_s),
+                self.model.leases.get(&lease).copied()
+            );
             let keys = left.map_or(Vec::new(), |left| left.keys);
-            assert!(keys.iter().map(|key| &key[..]).eq(self.model.attached(lease).iter().map(|key| &key[..])));
+            assert!(
+                keys.iter()
+                    .map(|key| &key[..])
+                    .eq(self.model.attached(lease).iter().map(|key| &key[..]))
+            );
         }
-        for wanted in [0, 1, self.generator.some_revision(), self.model.compact_revision, self.model.revision] {
+        for wanted in [
+            0,
+            1,
+            self.generator.some_revision(),
+            self.model.compact_revision,
+            self.model.revision,
+        ] {
             let hash = self.member.hash_kv(wanted).map(|hash| hash.hash);
             assert_eq!(hash, self.model.hash_kv(wanted), "HashKV at {wanted}");
         }
@@ -267,11 +341,23 @@ impl Pair {
         let expected = self.model.stored();
         let stored: BTreeSet<_> = self.member.stored_revisions().collect();
         let differing: Vec<_> = stored.symmetric_difference(&expected).collect();
-        assert!(differing.is_empty(), "compacted at {}: {differing:?}", self.model.compact_revision);
+        assert!(
+            differing.is_empty(),
+            "compacted at {}: {differing:?}",
+            self.model.compact_revision
+        );
         let history = self.member.history();
-        for record in self.model.history.iter().filter(|record| expected.contains(&record.revision)) {
+        for record in self
+            .model
+            .history
+            .iter()
+            .filter(|record| expected.contains(&record.revision))
+        {
             let (tombstone, bytes) = &history[&record.revision];
-            assert_eq!((*tombstone, &bytes[..]), (record.tombstone, &record.kv.encode_to_vec()[..]));
+            assert_eq!(
+                (*tombstone, &bytes[..]),
+                (record.tombstone, &record.kv.encode_to_vec()[..])
+            );
         }
         let keys = self.member.state.keys();
         assert_eq!(keys.revisions(), expected.len(), "the index has what the store has");
@@ -309,7 +395,8 @@ fn equal_entries_make_equal_members() {
         }
         let all = |member: &Member| {
             let scan = member.view.window.scan(Revision::ZERO);
-            scan.map(|record| (record.revision, record.previous, record.event().to_vec())).collect::<Vec<_>>()
+            scan.map(|record| (record.revision, record.previous, record.event().to_vec()))
+                .collect::<Vec<_>>()
         };
         assert_eq!(all(&pair.member), all(&other));
         assert_eq!(pair.member.hash_kv(0), other.hash_kv(0));
