@@ -2,17 +2,15 @@
 
 use super::{Call, Core, Exchange, Net, Options, PeerInfo, Service};
 use crate::grpc::{self, Code, Request, Status};
-use crate::http::{self, http1};
+use crate::http;
 use crate::limits;
+use crate::reactor::Doorbell;
 use crate::reactor::accept::{Accepted, Acceptor, Target};
 use crate::reactor::serve::{BellWaiter, CoreOptions, ServeCore, run_blocking, sleep};
 use crate::reactor::socket::{ListenAddress, ListenOptions, ListenSocket};
-use crate::reactor::{Doorbell, mailbox};
 use bytes::{Bytes, BytesMut};
-use std::cell::Cell;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -105,7 +103,7 @@ impl Service for Echo {
         net.notify_writable(call);
     }
 
-    fn http_request(&mut self, net: &mut Net, exchange: Exchange, request: http1::Request, body: Vec<u8>) {
+    fn http_request(&mut self, net: &mut Net, exchange: Exchange, request: http::http1::Request, body: Vec<u8>) {
         match request.path() {
             "/echo" => net
                 .respond(exchange, 200, &[("X-Method", &request.method)], &body)
@@ -272,6 +270,9 @@ fn request(path: &str) -> http_types::Request<()> {
 }
 
 use ::http as http_types;
+
+mod http1;
+mod relay;
 
 fn framed(message: &[u8]) -> Bytes {
     let mut bytes = BytesMut::new();
@@ -440,62 +441,6 @@ fn shutdown_is_announced_and_bounded() {
     assert!(TcpStream::connect(address).is_err());
 }
 
-/// Sends `request`, ends the sending side if `half_close`, and reads to the end.
-fn exchange(server: &Server, request: &str, half_close: bool) -> String {
-    let mut socket = TcpStream::connect(server.address).unwrap();
-    socket.set_read_timeout(Some(BOUND)).unwrap();
-    socket.write_all(request.as_bytes()).unwrap();
-    if half_close {
-        socket.shutdown(std::net::Shutdown::Write).unwrap();
-    }
-    let mut answer = String::new();
-    socket.read_to_string(&mut answer).unwrap();
-    answer
-}
-
-#[test]
-fn http1_requests_are_answered_on_the_same_port() {
-    let server = Server::start(options());
-    let close = "Connection: close\r\n\r\n";
-    let answer = exchange(
-        &server,
-        &format!("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n{close}hello"),
-        false,
-    );
-    assert!(
-        answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\nhello"),
-        "{answer}"
-    );
-    assert!(answer.contains("X-Method: POST\r\n"), "{answer}");
-    let two = format!("GET /later HTTP/1.1\r\nHost: x\r\n\r\nGET /parts HTTP/1.1\r\nHost: x\r\n{close}");
-    let answer = exchange(&server, &two, false);
-    assert!(
-        answer.contains("later") && answer.ends_with("3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n"),
-        "{answer}"
-    );
-    // A peer that has nothing more to say still gets its answer.
-    let answer = exchange(&server, "GET /later HTTP/1.1\r\nHost: x\r\n\r\n", true);
-    assert!(answer.ends_with("later"), "{answer}");
-    let answer = exchange(&server, "GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n", true);
-    assert!(answer.starts_with("HTTP/1.1 404"), "{answer}");
-    let large = "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 5000\r\n\r\n";
-    assert!(exchange(&server, large, false).starts_with("HTTP/1.1 413"));
-    server.stop();
-}
-
-#[test]
-fn the_service_learns_that_an_http1_peer_is_gone() {
-    let server = Server::start(options());
-    let mut socket = TcpStream::connect(server.address).unwrap();
-    socket.write_all(b"GET /never HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
-    let began = Instant::now();
-    while server.seen.turns.load(Ordering::Relaxed) == 0 {
-        assert!(began.elapsed() < BOUND);
-    }
-    server.stop_now();
-    drop(socket);
-}
-
 /// A connection that never says what it speaks is given up; the core's clock is set ahead instead of waiting.
 #[test]
 fn a_silent_connection_is_given_up() {
@@ -544,96 +489,4 @@ fn too_many_connections_are_closed() {
     assert_eq!(third.read(&mut [0; 1]).unwrap(), 0);
     drop(kept);
     server.stop();
-}
-
-/// Answers that come by a mailbox, from another thread, by the name of the call.
-#[test]
-fn answers_come_by_mailbox() {
-    struct Relay {
-        requests: mailbox::Sender<(Call, u8), 1>,
-        answers: Rc<Cell<usize>>,
-    }
-    impl Service for Relay {
-        type Head = ();
-        fn head(&mut self, _: &Request<'_>, _: &PeerInfo) {}
-        fn started(&mut self, _: &mut Net, _: Call, (): (), _: Option<Duration>) -> u64 {
-            0
-        }
-        fn message(&mut self, _: &mut Net, call: Call, _: u64, message: Bytes, _: bool) {
-            self.requests.push(0, (call, message[0])).unwrap();
-        }
-        fn half_closed(&mut self, _: &mut Net, _: Call, _: u64) {}
-        fn cancelled(&mut self, _: &mut Net, _: Call, _: u64) {}
-        fn writable(&mut self, _: &mut Net, _: Call, _: u64) {}
-        fn turn_end(&mut self, _: &mut Net) {
-            self.requests.ring();
-        }
-        fn shutting_down(&mut self, _: &mut Net) {}
-    }
-    let (other_bell, bell) = (Doorbell::new("other").unwrap(), Doorbell::new("serve").unwrap());
-    let (requests, mut taken) = mailbox::mailbox::<(Call, u8), 1>([256], &other_bell, &bell);
-    let (mut answers, mut arrived) = mailbox::mailbox::<(Call, u8), 1>([256], &bell, &other_bell);
-    let other = std::thread::spawn(move || {
-        while !taken.is_closed() || !taken.is_empty() {
-            while let Some((call, byte)) = taken.pop() {
-                answers.push(0, (call, byte + 1)).unwrap();
-            }
-            answers.ring();
-            other_bell.sleep_unless(None, || taken.is_closed() || !taken.is_empty());
-        }
-    });
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    let core_options = CoreOptions {
-        name: "relay".to_string(),
-        cpus: None,
-    };
-    let core = ServeCore::start(core_options, move || async move {
-        let count = Rc::new(Cell::new(0));
-        let answers = count.clone();
-        let core = Core::new(Relay { requests, answers }, options());
-        let socket = run_blocking(move || listener.accept().unwrap().0).await;
-        let socket = socket.into();
-        core.accept(Accepted { socket, listener: 0 });
-        let mut waiter = BellWaiter::new(&bell).unwrap();
-        while count.get() < 100 {
-            core.with(|relay, net| {
-                while let Some((call, byte)) = arrived.pop() {
-                    net.reply(call, 1, |out| out.push(byte)).unwrap();
-                    relay.answers.set(relay.answers.get() + 1);
-                }
-            });
-            waiter.wait_unless(|| count.get() == 100 || !arrived.is_empty()).await;
-        }
-        core.shutdown(Duration::from_secs(2)).await;
-    })
-    .unwrap();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(async {
-        let socket = tokio::net::TcpStream::connect(address).await.unwrap();
-        let (client, connection) = handshake(socket).await;
-        tokio::spawn(connection);
-        let mut client = client.ready().await.unwrap();
-        let mut responses = Vec::new();
-        for number in 0..100 {
-            let (response, mut body) = client.send_request(request("/relay"), false).unwrap();
-            body.send_data(framed(&[number]), true).unwrap();
-            responses.push(response);
-        }
-        let answers = futures::future::join_all(responses.into_iter().map(answer));
-        for (number, answer) in tokio::time::timeout(BOUND, answers)
-            .await
-            .unwrap()
-            .into_iter()
-            .enumerate()
-        {
-            let (bytes, status) = answer;
-            assert_eq!((bytes, status.as_str()), (framed(&[number as u8 + 1]).to_vec(), "0"));
-        }
-    });
-    assert!(core.join(BOUND));
-    other.join().unwrap();
 }

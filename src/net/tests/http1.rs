@@ -1,0 +1,59 @@
+//! HTTP/1.1 on the port of gRPC.
+
+use super::*;
+
+/// Sends `request`, ends the sending side if `half_close`, and reads to the end.
+fn exchange(server: &Server, request: &str, half_close: bool) -> String {
+    let mut socket = TcpStream::connect(server.address).unwrap();
+    socket.set_read_timeout(Some(BOUND)).unwrap();
+    socket.write_all(request.as_bytes()).unwrap();
+    if half_close {
+        socket.shutdown(std::net::Shutdown::Write).unwrap();
+    }
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn http1_requests_are_answered_on_the_same_port() {
+    let server = Server::start(options());
+    let close = "Connection: close\r\n\r\n";
+    let answer = exchange(
+        &server,
+        &format!("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n{close}hello"),
+        false,
+    );
+    assert!(
+        answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\nhello"),
+        "{answer}"
+    );
+    assert!(answer.contains("X-Method: POST\r\n"), "{answer}");
+    let two = format!("GET /later HTTP/1.1\r\nHost: x\r\n\r\nGET /parts HTTP/1.1\r\nHost: x\r\n{close}");
+    let answer = exchange(&server, &two, false);
+    assert!(
+        answer.contains("later") && answer.ends_with("3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n"),
+        "{answer}"
+    );
+    // A peer that has nothing more to say still gets its answer.
+    let answer = exchange(&server, "GET /later HTTP/1.1\r\nHost: x\r\n\r\n", true);
+    assert!(answer.ends_with("later"), "{answer}");
+    let answer = exchange(&server, "GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n", true);
+    assert!(answer.starts_with("HTTP/1.1 404"), "{answer}");
+    let large = "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 5000\r\n\r\n";
+    assert!(exchange(&server, large, false).starts_with("HTTP/1.1 413"));
+    server.stop();
+}
+
+#[test]
+fn the_service_learns_that_an_http1_peer_is_gone() {
+    let server = Server::start(options());
+    let mut socket = TcpStream::connect(server.address).unwrap();
+    socket.write_all(b"GET /never HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let began = Instant::now();
+    while server.seen.turns.load(Ordering::Relaxed) == 0 {
+        assert!(began.elapsed() < BOUND);
+    }
+    server.stop_now();
+    drop(socket);
+}
