@@ -12,7 +12,11 @@ use super::{
     requests::nested_txn,
     watching::{Seen, Watching},
 };
-use crate::support::{block_on, etcd, grpc, server::Program};
+use crate::support::{
+    block_on, etcd,
+    grpc::{self, Channel},
+    server::{Program, Server},
+};
 
 /// etcd's limit of a request as it goes to the log.
 const REQUEST_LIMIT: usize = 3 << 19;
@@ -118,6 +122,88 @@ fn wide_transactions() {
             .await,
         );
     });
+}
+
+/// etcd's check for duplicate keys takes the end `\0` of a delete as that byte, not as "from the key on": a txn may
+/// delete from a key on and put one of the keys again.
+#[test]
+fn a_txn_deletes_from_a_key_on_and_puts() {
+    block_on(async {
+        let mut pair = Pair::start(Program::subject()).await;
+        for key in ["a", "b", "c"] {
+            expect_same(pair.check(etcd::PUT, &etcd::put(key, "old")).await);
+        }
+        let delete = |end: &'static str| {
+            let delete = pb::DeleteRangeRequest {
+                range_end: end.into(),
+                ..etcd::delete("b")
+            };
+            etcd::operation(Request::RequestDeleteRange(delete))
+        };
+        for (end, accepted) in [("", false), ("c", false), ("z", false), ("a", true), ("\0", true)] {
+            let success = vec![put_operation("b".into()), delete(end)];
+            let txn = pb::TxnRequest {
+                success,
+                ..Default::default()
+            };
+            let answer = pair
+                .check(etcd::TXN, &txn)
+                .await
+                .unwrap_or_else(|difference| panic!("{difference}"));
+            assert_eq!(answer.status.code == 0, accepted, "end {end:?}: {answer:?}");
+        }
+        expect_same(
+            pair.check(
+                etcd::RANGE,
+                &pb::RangeRequest {
+                    range_end: "\0".into(),
+                    ..etcd::get("a")
+                },
+            )
+            .await,
+        );
+        expect_same(pair.check(etcd::HASH_KV, &pb::HashKvRequest { revision: 0 }).await);
+    });
+}
+
+/// What makes etcd 3.7.1 panic must not stop ringd: a put with `ignore_value` of a key that its own txn deleted before.
+/// Such a txn fails as a whole, the server goes on, and does so after a restart. Only ringd is asked.
+#[test]
+fn ignore_value_of_a_key_deleted_in_the_same_txn() {
+    if Program::subject() != Program::Ringd {
+        return;
+    }
+    let mut server = Server::subject(&[]);
+    for flag in ["value", "lease"] {
+        block_on(async {
+            let channel = Channel::connect(&server.address()).await.expect("a connection");
+            let before: pb::PutResponse = channel.call(etcd::PUT, &etcd::put("key", "old")).await.expect("a put");
+            let put = pb::PutRequest {
+                value: if flag == "value" { Bytes::new() } else { "new".into() },
+                ignore_value: flag == "value",
+                ignore_lease: flag == "lease",
+                ..etcd::put("key", "")
+            };
+            let delete = pb::DeleteRangeRequest {
+                range_end: "\0".into(),
+                ..etcd::delete("a")
+            };
+            let success = vec![Request::RequestDeleteRange(delete), Request::RequestPut(put)];
+            let txn = pb::TxnRequest {
+                success: success.into_iter().map(etcd::operation).collect(),
+                ..Default::default()
+            };
+            let error = channel
+                .call::<pb::TxnResponse>(etcd::TXN, &txn)
+                .await
+                .expect_err("the key is gone");
+            assert_eq!((error.code, error.message.as_str()), (3, "etcdserver: key not found"));
+            let found: pb::RangeResponse = channel.call(etcd::RANGE, &etcd::get("key")).await.expect("a read");
+            assert_eq!((found.count, found.header), (1, before.header), "the txn had an effect");
+        });
+        server.kill();
+        server.restart();
+    }
 }
 
 /// Values around etcd's limit of a request, and messages around gRPC's.
