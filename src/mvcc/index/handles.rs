@@ -6,6 +6,7 @@ use super::read::Root;
 use super::sync::{Guard, pin};
 use super::tree::{Garbage, Tree};
 use super::{KeyMeta, Put, ResumeKey};
+use crate::limits::INDEX_FREE_PIECES;
 use crate::mvcc::interval::RangeEnd;
 use crate::mvcc::revision::Revision;
 use std::marker::PhantomData;
@@ -27,7 +28,7 @@ unsafe impl<V: Sync> Sync for Published<V> {}
 
 /// The readers' end of an index, shared by all threads.
 pub struct Index<V> {
-    current: PublishCell<Published<V>>,
+    current: PublishCell<Published<V>, Vec<Garbage>>,
     /// The tree, once its writer is gone: freed with the last reader.
     abandoned: OnceLock<Tree>,
 }
@@ -124,6 +125,8 @@ impl<V> Pinned<'_, V> {
 pub struct IndexWriter<V: Send + Sync + 'static> {
     tree: Tree,
     index: Arc<Index<V>>,
+    /// What no reader can reach any more, to be freed bit by bit.
+    released: Vec<Garbage>,
 }
 
 impl<V: Send + Sync + 'static> IndexWriter<V> {
@@ -140,7 +143,11 @@ impl<V: Send + Sync + 'static> IndexWriter<V> {
             current,
             abandoned: OnceLock::new(),
         });
-        IndexWriter { tree, index }
+        IndexWriter {
+            tree,
+            index,
+            released: Vec::new(),
+        }
     }
 
     /// The readers' end.
@@ -151,20 +158,44 @@ impl<V: Send + Sync + 'static> IndexWriter<V> {
     /// Makes all changes so far and `view` visible at once. Readers that pinned before keep what they have.
     pub fn publish(&mut self, view: V) {
         let garbage = self.tree.seal();
+        let retired = garbage.len();
         let published = Published {
             root: self.tree.root,
             last_main: self.tree.last_revision().main,
             view,
         };
         self.index.current.replace(published, garbage);
+        self.free(INDEX_FREE_PIECES.max(2 * retired));
+    }
+
+    /// Drops views and frees memory that readers have let go of; [`IndexWriter::publish`] does it too. To be called now
+    /// and then when nothing is published, since readers' guards and views hold more than memory. Whether more is
+    /// waiting to be freed; what readers still hold does not count.
+    pub fn collect(&mut self) -> bool {
+        let guard = pin();
+        guard.flush();
+        drop(guard);
+        self.free(INDEX_FREE_PIECES);
+        !self.released.is_empty()
+    }
+
+    fn free(&mut self, pieces: usize) {
+        for (published, garbage) in self.index.current.released() {
+            drop(published);
+            self.released.extend(garbage);
+        }
+        for _ in 0..pieces {
+            let Some(piece) = self.released.pop() else {
+                break;
+            };
+            piece.free(&mut self.released);
+        }
     }
 
     /// Replaces the whole content, as the installation of a snapshot does. Visible with the next [`IndexWriter::publish`];
-    /// the old tree is freed when its last reader is gone, by the thread that finds that out.
-    pub fn replace(&mut self, mut tree: Tree) {
-        drop(tree.seal());
-        let old = std::mem::replace(&mut self.tree, tree);
-        self.tree.garbage.push(Garbage::Tree(Box::new(old)));
+    /// the old tree is freed bit by bit.
+    pub fn replace(&mut self, tree: Tree) {
+        self.tree.replace(tree);
     }
 
     /// See [`Tree::put`].

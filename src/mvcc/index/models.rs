@@ -41,6 +41,8 @@ impl Drop for State {
     }
 }
 
+type Cell = PublishCell<State, Vec<RetiredList>>;
+
 /// A retired list, as the tree's garbage holds it.
 struct RetiredList(List);
 
@@ -78,7 +80,7 @@ fn append(entry: Entry, main: i64, lease: i64) -> Vec<RetiredList> {
 }
 
 /// Pins once and checks that all is of one state; returns which.
-fn read(cell: &PublishCell<State>) -> i64 {
+fn read(cell: &Cell) -> i64 {
     let guard = pin();
     let state = cell.load(&guard);
     // SAFETY: pinned. loom checks the accesses.
@@ -121,6 +123,9 @@ fn a_reader_sees_whole_states_in_order() {
         }
         readers.into_iter().for_each(|reader| reader.join().unwrap());
         assert_eq!(read(&cell), 4);
+        // All guards are gone, so everything has come home, whichever thread found out.
+        let released: Vec<i64> = cell.released().map(|(state, _)| state.last_main).collect();
+        assert!(released == [3, 2] || released == [2, 3]);
     });
 }
 
@@ -137,6 +142,7 @@ fn unpublished_revisions_do_no_harm() {
         let mut garbage = Vec::new();
         (3..6).for_each(|main| garbage.extend(append(entry, main, 0)));
         cell.replace(State::new(entry, 5), garbage);
+        cell.released().for_each(drop);
         assert!([2, 5].contains(&reader.join().unwrap()));
     });
 }
@@ -159,6 +165,7 @@ fn two_readers_and_a_replaced_entry() {
         let mut garbage = append(new, 3, 0);
         garbage.push(RetiredList(list));
         cell.replace(State::new(new, 3), garbage);
+        cell.released().for_each(drop);
         for reader in readers {
             assert!([2, 3].contains(&reader.join().unwrap()));
         }

@@ -8,15 +8,21 @@
 //! and children of such a node are retired only after the root they belong to was replaced, so they are valid for as
 //! long as the reference is. Every `unsafe` below relies on this and on nothing else.
 //!
-//! Keys are compared by eight-byte fragments that lie in the node itself: the bytes that follow what all keys of the
-//! node have in common. A search looks into one key of a node as a rule, to see that it has the common part at all.
+//! Keys are compared by what lies in the node itself: the beginning that all its keys have in common, and of each key a
+//! fragment of the eight bytes that follow. Only keys with equal fragments are looked into. A descent waits for memory
+//! once per node and level, not once per comparison: that is most of what it costs.
 
 use super::entry::Entry;
+use std::cmp::Ordering;
 
 /// Keys in a leaf: as many as a word has bits for live marks.
 pub const LEAF_KEYS: usize = 64;
 /// Children of an inner node; chosen so that both kinds of node are of one size.
 pub const INNER_CHILDREN: usize = 26;
+/// Bytes of the common beginning that a node keeps. Longer ones are checked at one of the keys.
+const PREFIX_BYTES: usize = 56;
+/// Fragments in a cache line.
+const LINE: usize = 8;
 
 /// A node, and the number of the writer's batch that made it.
 #[derive(Clone)]
@@ -57,6 +63,8 @@ pub struct Keys<const N: usize> {
     length: u32,
     /// Bytes that all keys have in common at their start.
     prefix: u32,
+    /// The first of these bytes.
+    prefix_bytes: [u8; PREFIX_BYTES],
     fragments: [u64; N],
     entries: [Entry; N],
 }
@@ -257,6 +265,7 @@ impl<const N: usize> Keys<N> {
         let mut keys = Keys {
             length: entries.len() as u32,
             prefix: 0,
+            prefix_bytes: [0; PREFIX_BYTES],
             fragments: [0; N],
             entries: [Entry::NONE; N],
         };
@@ -285,26 +294,36 @@ impl<const N: usize> Keys<N> {
 
     /// Where `key` is, or where it would have to go.
     pub fn search(&self, key: &[u8]) -> Result<usize, usize> {
-        let Some(last) = self.len().checked_sub(1) else {
-            return Err(0);
-        };
+        match self.side(key) {
+            Ordering::Less => return Err(0),
+            Ordering::Greater => return Err(self.len()),
+            Ordering::Equal => {}
+        }
         let prefix = self.prefix as usize;
         let fragments = &self.fragments[..self.len()];
         let wanted = fragment(key, prefix);
-        let low = fragments.partition_point(|fragment| *fragment < wanted);
-        // Positions mean something only if the key begins as all keys here do. If it does not, it lies before or behind
-        // them all, and any of them tells which.
-        let candidate = self.key(low.min(last));
-        if !key.starts_with(&candidate[..prefix]) {
-            return Err(if key < candidate { 0 } else { self.len() });
-        }
+        let low = rank(fragments, wanted);
         // Equal fragments, of which there is seldom more than one, are told apart by what follows.
-        let equal = fragments[low..].partition_point(|fragment| *fragment == wanted);
+        let equal = fragments[low..]
+            .iter()
+            .take_while(|fragment| **fragment == wanted)
+            .count();
         let rest = &key[prefix..];
         let run = &self.entries[low..low + equal];
         // SAFETY: entries of a reachable node are valid (see above).
         let found = run.binary_search_by(|entry| unsafe { entry.key() }[prefix..].cmp(rest));
         found.map(|at| low + at).map_err(|at| low + at)
+    }
+
+    /// On which side of all keys here `key` lies; equal when it begins as they do.
+    fn side(&self, key: &[u8]) -> Ordering {
+        let prefix = self.prefix as usize;
+        let kept = prefix.min(PREFIX_BYTES);
+        let side = key[..key.len().min(kept)].cmp(&self.prefix_bytes[..kept]);
+        if side.is_eq() && prefix > kept {
+            return key[..key.len().min(prefix)].cmp(&self.key(0)[..prefix]);
+        }
+        side
     }
 
     pub fn insert(&mut self, at: usize, entry: Entry) {
@@ -317,7 +336,7 @@ impl<const N: usize> Keys<N> {
         // SAFETY: the writer has just made the entry.
         let key: &[u8] = unsafe { entry.key() };
         let prefix = self.prefix as usize;
-        let fits = length > 0 && key.starts_with(&self.key(0)[..prefix]);
+        let fits = length > 0 && self.side(key).is_eq();
         self.entries.copy_within(at..length, at + 1);
         self.fragments.copy_within(at..length, at + 1);
         self.entries[at] = entry;
@@ -358,6 +377,10 @@ impl<const N: usize> Keys<N> {
         };
         let prefix = common_prefix(self.key(0), self.key(last));
         self.prefix = prefix as u32;
+        let kept = prefix.min(PREFIX_BYTES);
+        // SAFETY: entries of a reachable node are valid (see above).
+        let first: &[u8] = unsafe { self.entries[0].key() };
+        self.prefix_bytes[..kept].copy_from_slice(&first[..kept]);
         for at in 0..self.len() {
             self.fragments[at] = fragment(self.key(at), prefix);
         }
@@ -375,6 +398,19 @@ fn fragment(key: &[u8], prefix: usize) -> u64 {
             u64::from_be_bytes(bytes)
         }
     }
+}
+
+/// How many of the sorted fragments are below `wanted`. Looks into each cache line once, without waiting for one before
+/// asking for the next, and then at all of one line.
+fn rank(fragments: &[u64], wanted: u64) -> usize {
+    let lines = fragments.chunks_exact(LINE);
+    let before = LINE * lines.filter(|line| line[LINE - 1] < wanted).count();
+    before
+        + fragments[before..]
+            .iter()
+            .take(LINE)
+            .filter(|fragment| **fragment < wanted)
+            .count()
 }
 
 /// How many bytes two keys have in common at their start.

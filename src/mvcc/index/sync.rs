@@ -42,12 +42,11 @@ mod real {
     /// Calls `release` when every guard that is alive now, on any thread, has been dropped.
     ///
     /// # Safety
-    /// `release` may run on any thread, after anything it borrows is gone: it has to own what it touches, and what it
-    /// owns must be fit for being dropped on another thread.
+    /// `release` may run on any thread and at any later time: it has to own what it touches, all of it `Send`.
     pub unsafe fn defer<F: FnOnce()>(guard: &Guard, release: F) {
         // SAFETY: handed on to the caller.
         unsafe { guard.defer_unchecked(release) };
-        // Garbage holds views, and views hold blocks and pages: it must not wait for company.
+        // Garbage comes with views, and views hold blocks and pages: it must not wait for company.
         guard.flush();
     }
 

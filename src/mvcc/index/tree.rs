@@ -14,6 +14,7 @@ use crate::mvcc::interval::RangeEnd;
 use crate::mvcc::record::KeyValueView;
 use crate::mvcc::revision::Revision;
 use std::ops::ControlFlow;
+use std::ptr::null_mut;
 
 /// The index of one store in the hands of its writer.
 ///
@@ -24,8 +25,8 @@ pub struct Tree {
     /// Nodes of this batch were never published.
     batch: u64,
     /// Whether anything of the tree was ever published; if not, what is removed is freed at once.
-    pub(super) shared: bool,
-    pub(super) garbage: Vec<Garbage>,
+    shared: bool,
+    garbage: Vec<Garbage>,
     bytes: usize,
     keys: usize,
     revisions: usize,
@@ -43,8 +44,8 @@ pub enum Garbage {
     /// A separator, or a key whose list is retired by itself.
     Entry(Entry),
     List(List),
-    /// A tree that was replaced as a whole.
-    Tree(Box<Tree>),
+    /// A node and everything below it: of a tree that was replaced as a whole.
+    Subtree(*mut Node),
 }
 
 // SAFETY: garbage owns its memory, and nobody else looks at it when it is dropped.
@@ -59,8 +60,33 @@ impl Drop for Garbage {
                 Garbage::Node(node) => drop(Box::from_raw(*node)),
                 Garbage::Entry(entry) => entry.free(),
                 Garbage::List(list) => list.free(),
-                Garbage::Tree(tree) => debug_assert!(tree.shared, "a tree that was never shared is no garbage"),
+                Garbage::Subtree(node) => free_below(*node),
             }
+        }
+    }
+}
+
+impl Garbage {
+    /// Frees this piece; of a subtree only its root, and leaves the parts in `parts`. So no step is long.
+    pub fn free(self, parts: &mut Vec<Garbage>) {
+        if let Garbage::Subtree(node) = self
+            // SAFETY: as in `drop`.
+            && let Kind::Inner(inner) = unsafe { &(*node).kind }
+        {
+            parts.extend(
+                inner.children[..inner.len()]
+                    .iter()
+                    .map(|child| Garbage::Subtree(*child)),
+            );
+            parts.extend(
+                inner
+                    .separators
+                    .entries()
+                    .iter()
+                    .map(|separator| Garbage::Entry(*separator)),
+            );
+            parts.push(Garbage::Node(node));
+            std::mem::forget(self);
         }
     }
 }
@@ -531,6 +557,15 @@ impl Tree {
         }
     }
 
+    /// Takes the place of another tree, all of which becomes garbage.
+    pub(super) fn replace(&mut self, tree: Tree) {
+        let mut old = std::mem::replace(self, tree);
+        self.shared = true;
+        self.garbage.append(&mut old.garbage);
+        self.garbage
+            .push(Garbage::Subtree(std::mem::replace(&mut old.root, null_mut())));
+    }
+
     /// Ends the batch: from here on the nodes of the tree may be published, and what was retired so far is handed over.
     pub(super) fn seal(&mut self) -> Vec<Garbage> {
         self.batch += 1;
@@ -600,9 +635,12 @@ fn check_record(
 
 impl Drop for Tree {
     fn drop(&mut self) {
-        // SAFETY: whoever shared the tree drops it only when there are no readers; what is in the tree is in it once,
-        // and what is in the garbage is not in the tree.
-        unsafe { free_below(self.root) };
+        // A replaced tree has given its root away.
+        if !self.root.is_null() {
+            // SAFETY: whoever shared the tree drops it only when there are no readers; what is in the tree is in it
+            // once, and what is in the garbage is not in the tree.
+            unsafe { free_below(self.root) };
+        }
     }
 }
 

@@ -206,15 +206,48 @@ fn stress(seed: u64, mains: usize) {
         write(&plan, &mut writer, &alive, &mut ChaCha8Rng::seed_from_u64(seed));
     });
     drop(writer);
-    // Other tests hold guards of the same epoch for a while.
-    for _ in 0..20_000 {
-        if alive.load(Ordering::Relaxed) == 0 {
+    eventually(|| {
+        crossbeam_epoch::pin().flush();
+        alive.load(Ordering::Relaxed) == 0
+    });
+}
+
+/// Waits for what the epoch delays: other tests hold guards of the same one for a while.
+fn eventually(mut done: impl FnMut() -> bool) {
+    for _ in 0..30_000 {
+        if done() {
             return;
         }
-        crossbeam_epoch::pin().flush();
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
-    panic!("{} views were never dropped", alive.load(Ordering::Relaxed));
+    panic!("what was retired never came home");
+}
+
+#[test]
+fn views_and_replaced_trees_are_freed_by_the_writer_bit_by_bit() {
+    let alive = Arc::new(AtomicUsize::new(0));
+    let mut tree = Tree::new();
+    for number in 0..120_000 {
+        tree.put(&key(number), Revision::new(2, number as u32), 0);
+    }
+    let mut writer = IndexWriter::new(tree, View::new(2, 0, &alive));
+    let index = Arc::clone(writer.index());
+    let pinned = index.pin();
+    writer.replace(Tree::new());
+    writer.publish(View::new(2, 0, &alive));
+    for _ in 0..1000 {
+        assert!(!writer.collect(), "nothing is freed while it is pinned");
+    }
+    assert_eq!(alive.load(Ordering::Relaxed), 2);
+    assert!(pinned.get(&key(7), NEWEST).is_some());
+    drop(pinned);
+    eventually(|| writer.collect());
+    assert_eq!(alive.load(Ordering::Relaxed), 1, "a view goes before the memory");
+    let mut steps = 1;
+    while writer.collect() {
+        steps += 1;
+    }
+    assert!(steps > 1, "120 000 keys are more than one step");
 }
 
 #[test]
