@@ -543,7 +543,7 @@ pub fn nested_txn(depth: usize, innermost: pb::TxnRequest) -> pb::TxnRequest {
 
 /// Changes what makes etcd 3.7.1 panic in the middle of a txn, with the entry in its log for good: a put with
 /// `ignore_value` or `ignore_lease` whose key an earlier operation of the same txn deleted. The check for duplicates
-/// lets that through when the delete is "from the key on": it takes the end `\0` as that byte, and finds no key below it.
+/// lets that through when the delete is "from the key on": it takes the end `\0` as that byte, below which no key is.
 fn avoid_panics(txn: &mut pb::TxnRequest) {
     use pb::request_op::Request;
     let simple = |operation: &pb::RequestOp| {

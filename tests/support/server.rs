@@ -156,7 +156,7 @@ impl Server {
             .append(true)
             .open(self.log_path())
             .expect("the server's log file");
-        let mut command = Command::new(self.program.path());
+        let mut command = bound_to_this_thread(self.program.path());
         command
             .arg("--data-dir")
             .arg(self.data_directory())
@@ -311,6 +311,18 @@ impl Drop for Server {
             eprintln!("{}", self.log_tail());
         }
     }
+}
+
+/// A command whose process the kernel kills when the test's thread ends in any way, an abort included, where the
+/// `setpriv` program is there to ask for that. It replaces itself by the program, so that the process id stays.
+fn bound_to_this_thread(program: PathBuf) -> Command {
+    let setpriv = Path::new("/usr/bin/setpriv");
+    if !setpriv.exists() {
+        return Command::new(program);
+    }
+    let mut command = Command::new(setpriv);
+    command.args(["--pdeathsig", "KILL", "--"]).arg(program);
+    command
 }
 
 /// Two loopback ports that nobody listened on a moment ago.
