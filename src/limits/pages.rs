@@ -27,6 +27,8 @@ pub const OPERATIONS: usize = 64;
 pub const STEP_UNITS: usize = 16;
 /// Records appended by one unit of work.
 pub const APPEND_UNIT_RECORDS: usize = 64;
+/// Freed runs that one unit of work makes available.
+pub const RECLAIM_UNIT_RUNS: usize = 32;
 /// Pages read ahead by a checkpoint.
 pub const READ_AHEAD: usize = 32;
 /// Bytes of the checkpoint's own page cache.
@@ -35,7 +37,7 @@ pub const WRITER_CACHE_BYTES: usize = 8 << 20;
 pub const CACHE_MIN_ENTRIES: usize = HEIGHT_MAX as usize + 4;
 
 /// Pages that deletes may write in one checkpoint; what is left over is handed back to the caller.
-pub const DELETE_PAGES: u32 = 8192;
+pub const DELETE_PAGES: u32 = 4096;
 /// Pages kept free for the checkpoint and the compaction that run when the disk is full, unless options say otherwise.
 pub const RESERVE_PAGES: u32 = 2048;
 /// Free pages beyond the reserve that are allocated ahead, so that a small checkpoint needs no growth.

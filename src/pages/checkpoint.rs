@@ -6,7 +6,7 @@
 
 use super::changes::{Changes, Records, TreeUpdates};
 use super::failure::{Aborted, CutError, StoreFailure};
-use super::free::{Batch, FreeSpace};
+use super::free::{Batch, Cursor, FreeSpace};
 use super::meta::Meta;
 use super::output::Output;
 use super::page::{ExtentRef, PageAddress, TREE_COUNT, TreeId};
@@ -17,7 +17,7 @@ use super::store::{Activity, InFlight, PageStore, read_outcome};
 use crate::io::buffer::AlignedBuffer;
 use crate::io::disk::{Completion, Disk, Operation, Outcome};
 use crate::limits::pages::{
-    DELETE_PAGES, HEADROOM_PAGES, IN_FLIGHT_BYTES, KEY_MAX_BYTES, MEMBERSHIP_MAX_BYTES, PAGE_BYTES,
+    DELETE_PAGES, HEADROOM_PAGES, IN_FLIGHT_BYTES, KEY_MAX_BYTES, MEMBERSHIP_MAX_BYTES, PAGE_BYTES, RECLAIM_UNIT_RUNS,
     RELOCATE_FREE_PERCENT, RELOCATE_PAGES, STEP_UNITS,
 };
 use std::collections::BTreeMap;
@@ -105,6 +105,11 @@ pub enum Progress {
 
 /// Where a checkpoint is.
 enum Phase {
+    /// Pages that nothing holds any more become available.
+    Reclaim {
+        live: Vec<u64>,
+        cursor: Cursor,
+    },
     Trees,
     FreeList,
     /// All data is queued.
@@ -193,7 +198,7 @@ impl PageStore {
     pub fn begin(&mut self, cut: Cut) -> Result<(), CutError> {
         assert!(self.is_idle(), "one checkpoint at a time");
         cut.check()?;
-        self.reclaim();
+        let (live, cursor) = (self.live(), Cursor::default());
         let below = self.relocation_start();
         let journal = self.space.journal(cut.urgent, below);
         let mut out = Output::new(self.next_generation, std::mem::take(&mut self.space), journal);
@@ -210,7 +215,7 @@ impl PageStore {
         let changes = Changes::records(cut.deletes, cut.records);
         self.activity = Activity::Checkpoint(Box::new(Checkpoint {
             out,
-            phase: Phase::Trees,
+            phase: Phase::Reclaim { live, cursor },
             trees,
             rewriter: Rewriter::new(trees[TreeId::Records as usize], changes, delete_pages),
             updates: cut.trees,
@@ -273,6 +278,7 @@ impl PageStore {
             return Progress::Busy;
         }
         match checkpoint.phase {
+            Phase::Reclaim { .. } => Progress::Busy,
             Phase::Trees if checkpoint.reads > 0 || !checkpoint.wanted.is_empty() => Progress::Waiting,
             Phase::Trees | Phase::FreeList if !free => Progress::Waiting,
             Phase::Trees | Phase::FreeList
@@ -307,7 +313,13 @@ impl PageStore {
             if checkpoint.aborted.is_some() || pending >= IN_FLIGHT_BYTES {
                 return;
             }
-            match checkpoint.phase {
+            match &mut checkpoint.phase {
+                Phase::Reclaim { live, cursor } => {
+                    let space = &mut checkpoint.out.space;
+                    if space.reclaim(cursor, self.older_generation, live, RECLAIM_UNIT_RUNS) {
+                        checkpoint.phase = Phase::Trees;
+                    }
+                }
                 Phase::Trees if checkpoint.reads == 0 && checkpoint.wanted.is_empty() => {
                     checkpoint.unit(&mut self.cache)
                 }
@@ -495,7 +507,6 @@ impl PageStore {
         self.meta_slot = 1 - self.meta_slot;
         self.free_list = Some(free_list);
         self.publish(now_ms);
-        self.reclaim();
         self.note_sizes();
         self.begin_space_return(false);
         let written_bytes = (u64::from(out.pages_written) + 1) * PAGE_BYTES as u64;

@@ -31,6 +31,13 @@ pub(super) struct Batch {
     pub runs: Vec<Freed>,
 }
 
+/// How far pending pages were looked at.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Cursor {
+    batch: usize,
+    run: usize,
+}
+
 /// The room of the file.
 #[derive(Debug, Default)]
 pub(super) struct FreeSpace {
@@ -197,22 +204,35 @@ impl FreeSpace {
         grown
     }
 
-    /// Makes pages available that are neither in a meta on disk nor in a live root. `older` is the generation of the
-    /// older meta, `live` the generations of live roots other than the newest.
-    pub fn reclaim(&mut self, older: u64, live: &[u64]) {
-        for batch in &mut self.pending {
-            if batch.generation > older {
-                break;
-            }
-            let held = |freed: &Freed| live.iter().any(|&root| freed.born <= root && root < batch.generation);
-            let (kept, free): (Vec<Freed>, Vec<Freed>) = batch.runs.drain(..).partition(held);
-            batch.runs = kept;
-            for freed in free {
+    /// Makes pages available that are neither in a meta on disk nor in a live root: looks at up to `budget` runs from
+    /// the cursor on. `older` is the generation of the older meta, `live` those of the live roots but the newest. Whether
+    /// all were looked at.
+    pub fn reclaim(&mut self, cursor: &mut Cursor, older: u64, live: &[u64], budget: usize) -> bool {
+        for _ in 0..budget {
+            let Some(batch) = self
+                .pending
+                .get_mut(cursor.batch)
+                .filter(|batch| batch.generation <= older)
+            else {
+                self.pending
+                    .retain(|batch| !batch.runs.is_empty() || batch.generation > older);
+                return true;
+            };
+            let Some(freed) = batch.runs.get(cursor.run).copied() else {
+                *cursor = Cursor {
+                    batch: cursor.batch + 1,
+                    run: 0,
+                };
+                continue;
+            };
+            if live.iter().any(|&root| freed.born <= root && root < batch.generation) {
+                cursor.run += 1;
+            } else {
+                batch.runs.swap_remove(cursor.run);
                 self.available.insert(freed.start, freed.length);
             }
         }
-        self.pending
-            .retain(|batch| !batch.runs.is_empty() || batch.generation > older);
+        false
     }
 
     /// Pages that a live root of this generation keeps from being reused.
@@ -363,16 +383,16 @@ mod tests {
                 },
             ],
         });
-        space.reclaim(6, &[]);
+        assert!(space.reclaim(&mut Cursor::default(), 6, &[], 9));
         assert_eq!(space.available.pages(), 0, "the older meta still holds them");
         assert_eq!(space.held_pages(4), 1);
-        space.reclaim(7, &[4]);
+        assert!(space.reclaim(&mut Cursor::default(), 7, &[4], 9));
         assert_eq!(
             space.available.iter().collect::<Vec<_>>(),
             [(8, 2)],
             "born after the reader's root"
         );
-        space.reclaim(7, &[]);
+        assert!(space.reclaim(&mut Cursor::default(), 7, &[], 9));
         assert_eq!(space.available.pages(), 3);
         assert_eq!(space.used_pages(), 17);
     }

@@ -5,9 +5,9 @@
 //! in a newer one.
 
 use super::cache::PageCache;
-use super::node::Node;
+use super::node::{Node, Outside};
 use super::page::{PageAddress, ReadFailure, TreeId};
-use super::record::{RecordHead, RecordId, RecordView, parse};
+use super::record::{Parsed, RecordHead, RecordId, RecordView, parse};
 use super::root::{Root, not_a_record};
 use std::ops::ControlFlow;
 
@@ -45,35 +45,13 @@ impl RecordScan {
         budget: usize,
         mut visit: impl FnMut(RecordView<'_>) -> ControlFlow<()>,
     ) -> Result<Scanned, ReadFailure> {
-        let mut left = budget;
-        while left > 0 {
-            let Some(found) = root.seek(cache, TreeId::Records, &self.next.encode())? else {
-                return Ok(Scanned::End);
-            };
-            let node = Node::new(found.leaf.bytes());
-            for index in found.index..node.count() {
-                let entry = node.leaf_entry(index);
-                let parsed = parse(&entry).ok_or_else(|| not_a_record(&found.address))?;
-                let flow = match entry.outside {
-                    None => visit(parsed.view(&[])),
-                    Some(outside) => {
-                        let extent = root.load(cache, &outside.extent.address())?;
-                        visit(parsed.view(extent.outside(&outside)))
-                    }
-                };
-                self.next = parsed.head.id.next();
-                left -= 1;
-                if left == 0 || flow.is_break() {
-                    return Ok(Scanned::More);
-                }
+        self.walk(root, cache, budget, |parsed, outside, cache| match outside {
+            None => Ok(visit(parsed.view(&[]))),
+            Some(outside) => {
+                let extent = root.load(cache, &outside.extent.address())?;
+                Ok(visit(parsed.view(extent.outside(&outside))))
             }
-            match found.upper.as_deref().map(RecordId::decode) {
-                None => return Ok(Scanned::End),
-                Some(Some(upper)) if upper >= self.next => self.next = upper,
-                Some(_) => return Err(found.address.corrupt("its keys pass its parent's bound").into()),
-            }
-        }
-        Ok(Scanned::More)
+        })
     }
 
     /// As `step`, without reading values.
@@ -84,6 +62,24 @@ impl RecordScan {
         budget: usize,
         mut visit: impl FnMut(RecordHead<'_>) -> ControlFlow<()>,
     ) -> Result<Scanned, ReadFailure> {
+        self.walk(root, cache, budget, |parsed, outside, cache| {
+            match outside.filter(|_| parsed.key_outside > 0) {
+                None => Ok(visit(parsed.head)),
+                Some(outside) => {
+                    let extent = root.load(cache, &outside.extent.address())?;
+                    Ok(visit(parsed.head_with(extent.outside(&outside))))
+                }
+            }
+        })
+    }
+
+    fn walk(
+        &mut self,
+        root: &Root,
+        cache: &mut PageCache,
+        budget: usize,
+        mut visit: impl FnMut(&Parsed<'_>, Option<Outside>, &mut PageCache) -> Result<ControlFlow<()>, ReadFailure>,
+    ) -> Result<Scanned, ReadFailure> {
         let mut left = budget;
         while left > 0 {
             let Some(found) = root.seek(cache, TreeId::Records, &self.next.encode())? else {
@@ -93,13 +89,7 @@ impl RecordScan {
             for index in found.index..node.count() {
                 let entry = node.leaf_entry(index);
                 let parsed = parse(&entry).ok_or_else(|| not_a_record(&found.address))?;
-                let flow = match entry.outside.filter(|_| parsed.key_outside > 0) {
-                    None => visit(parsed.head),
-                    Some(outside) => {
-                        let extent = root.load(cache, &outside.extent.address())?;
-                        visit(parsed.head_with(extent.outside(&outside)))
-                    }
-                };
+                let flow = visit(&parsed, entry.outside, cache)?;
                 self.next = parsed.head.id.next();
                 left -= 1;
                 if left == 0 || flow.is_break() {
@@ -109,7 +99,7 @@ impl RecordScan {
             match found.upper.as_deref().map(RecordId::decode) {
                 None => return Ok(Scanned::End),
                 Some(Some(upper)) if upper >= self.next => self.next = upper,
-                Some(_) => return Err(found.address.corrupt("its keys pass its parent's bound").into()),
+                Some(_) => return Err(out_of_bounds(&found.address)),
             }
         }
         Ok(Scanned::More)
@@ -207,9 +197,13 @@ impl TreeScan {
             match found.upper {
                 None => return Ok(Scanned::End),
                 Some(upper) if upper >= self.next => self.next = upper,
-                Some(_) => return Err(found.address.corrupt("its keys pass its parent's bound").into()),
+                Some(_) => return Err(out_of_bounds(&found.address)),
             }
         }
         Ok(Scanned::More)
     }
+}
+
+fn out_of_bounds(address: &PageAddress) -> ReadFailure {
+    address.corrupt("its keys pass its parent's bound").into()
 }

@@ -5,9 +5,12 @@
 //! fails is only a warning: nothing depends on it.
 
 use super::checkpoint::Progress;
+use super::free::Cursor;
 use super::store::{Activity, InFlight, PageStore};
 use crate::io::disk::{Disk, DiskError, Operation, Outcome};
-use crate::limits::pages::{HEADROOM_PAGES, PAGE_BYTES, PUNCH_MIN_PAGES, PUNCH_OPERATIONS, PUNCH_PAGES};
+use crate::limits::pages::{
+    HEADROOM_PAGES, PAGE_BYTES, PUNCH_MIN_PAGES, PUNCH_OPERATIONS, PUNCH_PAGES, RECLAIM_UNIT_RUNS, STEP_UNITS,
+};
 use std::collections::VecDeque;
 
 /// One operation that gives space back or takes it ahead.
@@ -34,6 +37,8 @@ enum Step {
 
 /// The operations that follow a checkpoint.
 pub(super) struct SpaceReturn {
+    /// What is yet to be made available: live roots and a cursor. The rest is planned afterwards.
+    reclaim: Option<(Vec<u64>, Cursor)>,
     steps: VecDeque<Step>,
     running: Option<Step>,
 }
@@ -47,10 +52,12 @@ impl PageStore {
                 pages: self.space.file_pages,
             });
         }
-        if !self.space_return_off {
-            self.plan(&mut steps);
-        }
-        self.activity = Activity::SpaceReturn(SpaceReturn { steps, running: None });
+        let reclaim = Some((self.live(), Cursor::default()));
+        self.activity = Activity::SpaceReturn(SpaceReturn {
+            reclaim,
+            steps,
+            running: None,
+        });
     }
 
     fn plan(&mut self, steps: &mut VecDeque<Step>) {
@@ -111,6 +118,24 @@ impl PageStore {
         };
         if work.running.is_some() {
             return Progress::Waiting;
+        }
+        if let Some((live, cursor)) = &mut work.reclaim {
+            if self
+                .space
+                .reclaim(cursor, self.older_generation, live, STEP_UNITS * RECLAIM_UNIT_RUNS)
+            {
+                work.reclaim = None;
+                let mut steps = std::mem::take(&mut work.steps);
+                if !self.space_return_off {
+                    self.plan(&mut steps);
+                }
+                self.activity = Activity::SpaceReturn(SpaceReturn {
+                    reclaim: None,
+                    steps,
+                    running: None,
+                });
+            }
+            return Progress::Busy;
         }
         let Some(step) = work.steps.pop_front() else {
             self.activity = Activity::Idle;

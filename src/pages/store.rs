@@ -298,19 +298,14 @@ impl PageStore {
         });
     }
 
-    /// Makes pages available that nothing holds any more. Only between checkpoints.
-    pub(super) fn reclaim(&mut self) {
+    /// Generations of the roots that readers hold, but for the newest.
+    pub(super) fn live(&mut self) -> Vec<u64> {
         self.published.retain(Published::is_held);
         // A reader that let go has made its last use of the pages visible before.
         std::sync::atomic::fence(Ordering::Acquire);
         let newest = self.root.generation();
-        let live: Vec<u64> = self
-            .published
-            .iter()
-            .map(|root| root.generation)
-            .filter(|&root| root != newest)
-            .collect();
-        self.space.reclaim(self.older_generation, &live);
+        let generations = self.published.iter().map(|root| root.generation);
+        generations.filter(|&generation| generation != newest).collect()
     }
 
     pub(super) fn note_sizes(&mut self) {

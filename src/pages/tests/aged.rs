@@ -240,7 +240,7 @@ fn cuts_that_the_format_cannot_hold_are_refused() {
             length: 1025
         }
     );
-    let error = refused(&|cut| drop(cut.trees.entry(TreeId::Records).or_default()));
+    let error = refused(&|cut| cut.trees = [(TreeId::Records, TreeUpdates::new())].into());
     assert_eq!(error, CutError::Records);
     let error = refused(&|cut| cut.deletes = vec![RecordId::new(2, 0), RecordId::new(2, 0)]);
     assert_eq!(error, CutError::Order);
