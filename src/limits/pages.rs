@@ -6,8 +6,10 @@ pub const PAGE_BYTES: usize = 8192;
 pub const KEY_MAX_BYTES: usize = 1024;
 /// Longest value that lies in the leaf; longer ones lie in an extent.
 pub const INLINE_VALUE_MAX_BYTES: usize = 512;
-/// Values up to half of this share an extent of this size.
+/// Values up to half of this share an extent of up to this size.
 pub const EXTENT_PACK_BYTES: usize = 32 << 10;
+/// A shared extent ends here when its pages are well filled: reading one value reads the whole extent.
+pub const EXTENT_TARGET_BYTES: usize = 16 << 10;
 /// Largest value the store takes; requests are bounded far below.
 pub const VALUE_MAX_BYTES: usize = 1 << 30;
 /// Levels of a tree, leaves included. A tree as high as this would not fit into a file.
@@ -24,9 +26,9 @@ pub const WRITE_BYTES: usize = 256 << 10;
 /// Operations a checkpoint has in flight.
 pub const OPERATIONS: usize = 64;
 /// Units of work (a leaf merged, some records appended) of one step: a few hundred microseconds.
-pub const STEP_UNITS: usize = 16;
+pub const STEP_UNITS: usize = 8;
 /// Records appended by one unit of work.
-pub const APPEND_UNIT_RECORDS: usize = 64;
+pub const APPEND_UNIT_RECORDS: usize = 32;
 /// Freed runs that one unit of work makes available.
 pub const RECLAIM_UNIT_RUNS: usize = 32;
 /// Pages read ahead by a checkpoint.

@@ -6,9 +6,9 @@
 use super::free::LimitReached;
 use super::node::{self, CAPACITY, OUTSIDE_BYTES, Outside, SLOT_BYTES, decode_leaf_entry};
 use super::output::Output;
-use super::page::{ExtentRef, NODE_REF_BYTES, NodeRef, TreeId};
+use super::page::{ExtentRef, NODE_REF_BYTES, NodeRef, TreeId, pages_for};
 use super::root::TreeRef;
-use crate::limits::pages::EXTENT_PACK_BYTES;
+use crate::limits::pages::{EXTENT_PACK_BYTES, EXTENT_TARGET_BYTES, PAGE_BYTES};
 use std::collections::VecDeque;
 
 /// An entry that waits for its node.
@@ -139,7 +139,10 @@ impl Builder {
                 out,
             );
         }
-        if self.packed.len() + payload.len() > EXTENT_PACK_BYTES || self.group_bytes > CAPACITY / 2 {
+        let (packed, together) = (self.packed.len(), self.packed.len() + payload.len());
+        let filled = packed * 8 >= pages_for(packed) as usize * PAGE_BYTES * 7;
+        let full = together > EXTENT_PACK_BYTES || (together > EXTENT_TARGET_BYTES && filled);
+        if full || self.group_bytes > CAPACITY / 2 {
             self.close_group(out)?;
         }
         // The extent is not there yet: any reference serves until `close_group` puts the right one in its place.

@@ -1,8 +1,8 @@
 //! A cache of verified pages, bounded in bytes, for one thread.
 //!
-//! Keyed by page number and generation, so that a page written anew is another entry. The least recently used goes
-//! first; the last few used stay whatever their size, so that a reader that loads what it was told is missing always
-//! gets on.
+//! Keyed by page number and generation, so that a page written anew is another entry. A clock hand looks for what was
+//! not used since it last came by; the last few used stay whatever their size, so that a reader that loads what it was
+//! told is missing always gets on.
 
 use super::node::{Node, Outside};
 use super::page::{Corrupt, Kind, PageAddress, checksum};
@@ -50,23 +50,23 @@ impl Block {
 
 type Key = (u32, u64, Kind);
 
-const NONE: usize = usize::MAX;
-
 struct Entry {
     key: Key,
     block: Arc<Block>,
-    newer: usize,
-    older: usize,
+    /// The cache's count of uses when this was last used.
+    used_at: u64,
+    /// Used since the hand came by.
+    referenced: bool,
 }
 
 /// Verified pages of one thread.
 pub struct PageCache {
     capacity: usize,
-    used: usize,
+    bytes: usize,
+    uses: u64,
+    hand: usize,
     map: FxHashMap<Key, usize>,
     entries: Vec<Entry>,
-    newest: usize,
-    oldest: usize,
 }
 
 impl PageCache {
@@ -74,17 +74,17 @@ impl PageCache {
     pub fn new(capacity: usize) -> PageCache {
         PageCache {
             capacity,
-            used: 0,
+            bytes: 0,
+            uses: 0,
+            hand: 0,
             map: FxHashMap::default(),
             entries: Vec::new(),
-            newest: NONE,
-            oldest: NONE,
         }
     }
 
     /// Bytes of the pages it holds.
     pub fn used_bytes(&self) -> usize {
-        self.used
+        self.bytes
     }
 
     /// Drops everything.
@@ -99,11 +99,11 @@ impl PageCache {
     /// The page, marked as just used.
     pub(super) fn get(&mut self, address: &PageAddress) -> Option<Arc<Block>> {
         let index = *self.map.get(&Self::key(address))?;
-        if self.newest != index {
-            self.unlink(index);
-            self.link_newest(index);
-        }
-        Some(Arc::clone(&self.entries[index].block))
+        self.uses += 1;
+        let entry = &mut self.entries[index];
+        entry.used_at = self.uses;
+        entry.referenced = true;
+        Some(Arc::clone(&entry.block))
     }
 
     /// Whether the page is there.
@@ -113,76 +113,48 @@ impl PageCache {
 
     /// Verifies the bytes read from `address` and keeps them.
     pub(super) fn insert(&mut self, address: &PageAddress, bytes: &[u8]) -> Result<(), Corrupt> {
-        let block = Block::verified(address, bytes)?;
+        let block = Arc::new(Block::verified(address, bytes)?);
         let key = Self::key(address);
         if self.map.contains_key(&key) {
             return Ok(());
         }
-        self.used += block.bytes.len();
-        while self.used > self.capacity && self.entries.len() >= CACHE_MIN_ENTRIES {
-            self.remove(self.oldest);
+        self.bytes += block.bytes.len();
+        while self.bytes > self.capacity && self.entries.len() >= CACHE_MIN_ENTRIES {
+            self.evict();
         }
-        let index = self.entries.len();
+        self.uses += 1;
+        self.map.insert(key, self.entries.len());
         self.entries.push(Entry {
             key,
-            block: Arc::new(block),
-            newer: NONE,
-            older: NONE,
+            block,
+            used_at: self.uses,
+            // A page of a long scan is used once and goes first.
+            referenced: false,
         });
-        self.map.insert(key, index);
-        self.link_newest(index);
         Ok(())
     }
 
-    fn link_newest(&mut self, index: usize) {
-        let older = self.newest;
-        self.entries[index].older = older;
-        self.entries[index].newer = NONE;
-        if older == NONE {
-            self.oldest = index;
-        } else {
-            self.entries[older].newer = index;
-        }
-        self.newest = index;
-    }
-
-    fn unlink(&mut self, index: usize) {
-        let (newer, older) = (self.entries[index].newer, self.entries[index].older);
-        if newer == NONE {
-            self.newest = older;
-        } else {
-            self.entries[newer].older = older;
-        }
-        if older == NONE {
-            self.oldest = newer;
-        } else {
-            self.entries[older].newer = newer;
-        }
-    }
-
-    fn remove(&mut self, index: usize) {
-        self.unlink(index);
-        let removed = self.entries.swap_remove(index);
-        self.used -= removed.block.bytes.len();
-        self.map.remove(&removed.key);
-        let moved_from = self.entries.len();
-        if index == moved_from {
+    /// Removes what the hand finds unused. There are more entries than those that were used last.
+    fn evict(&mut self) {
+        loop {
+            if self.hand >= self.entries.len() {
+                self.hand = 0;
+            }
+            let uses = self.uses;
+            let entry = &mut self.entries[self.hand];
+            let recent = uses - entry.used_at < CACHE_MIN_ENTRIES as u64 - 1;
+            if recent || entry.referenced {
+                entry.referenced = false;
+                self.hand += 1;
+                continue;
+            }
+            let removed = self.entries.swap_remove(self.hand);
+            self.bytes -= removed.block.bytes.len();
+            self.map.remove(&removed.key);
+            if let Some(moved) = self.entries.get(self.hand) {
+                self.map.insert(moved.key, self.hand);
+            }
             return;
-        }
-        let (key, newer, older) = {
-            let moved = &self.entries[index];
-            (moved.key, moved.newer, moved.older)
-        };
-        self.map.insert(key, index);
-        if newer == NONE {
-            self.newest = index;
-        } else {
-            self.entries[newer].older = index;
-        }
-        if older == NONE {
-            self.oldest = index;
-        } else {
-            self.entries[older].newer = index;
         }
     }
 }
@@ -205,20 +177,21 @@ mod tests {
     }
 
     #[test]
-    fn drops_the_least_recently_used_and_stays_in_bounds() {
+    fn drops_what_was_not_used_and_stays_in_bounds() {
         let bytes = vec![7; PAGE_BYTES];
-        let mut cache = PageCache::new(20 * PAGE_BYTES);
-        for page in 2..22 {
+        let mut cache = PageCache::new(40 * PAGE_BYTES);
+        for page in 2..200 {
             cache.insert(&extent(page, &bytes), &bytes).unwrap();
+            assert!(cache.get(&extent(2, &bytes)).is_some(), "used all the time");
+            assert!(cache.used_bytes() <= 40 * PAGE_BYTES);
         }
-        assert!(cache.get(&extent(2, &bytes)).is_some());
-        for page in 22..30 {
-            cache.insert(&extent(page, &bytes), &bytes).unwrap();
-            assert!(cache.used_bytes() <= 20 * PAGE_BYTES);
-        }
-        assert!(cache.contains(&extent(2, &bytes)), "was used");
-        assert!((3..11).all(|page| !cache.contains(&extent(page, &bytes))));
-        assert!((11..30).all(|page| cache.contains(&extent(page, &bytes))));
+        assert_eq!(cache.used_bytes(), 40 * PAGE_BYTES);
+        assert_eq!(
+            (2..200).filter(|&page| cache.contains(&extent(page, &bytes))).count(),
+            40
+        );
+        cache.clear();
+        assert_eq!(cache.used_bytes(), 0);
     }
 
     #[test]
@@ -228,7 +201,7 @@ mod tests {
         for page in 0..50 {
             cache.insert(&extent(2 + 4 * page, &bytes), &bytes).unwrap();
         }
-        assert!((50 - CACHE_MIN_ENTRIES..50).all(|page| cache.contains(&extent(2 + 4 * page as u32, &bytes))));
+        assert!((51 - CACHE_MIN_ENTRIES..50).all(|page| cache.contains(&extent(2 + 4 * page as u32, &bytes))));
         assert_eq!(cache.used_bytes(), CACHE_MIN_ENTRIES * bytes.len());
     }
 

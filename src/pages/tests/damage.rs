@@ -37,6 +37,47 @@ fn flip(disk: &mut MemoryDisk, offset: u64) {
     contents.write(offset, &[byte[0] ^ 0x10]);
 }
 
+/// Opens and reads a file with a damaged page: what kind of page is said to be damaged, and which. `None` when the page
+/// is in nobody's use.
+fn find_damage(disk: &mut MemoryDisk, page: u64, offset: u64, model: &Model) -> Option<(&'static str, u64)> {
+    let mut store = match PageStore::open(disk, Path::new(PATH), options()) {
+        Err(StoreFailure::Meta {
+            page, offset: sector, ..
+        }) => {
+            assert_eq!(sector, offset / 512 * 512);
+            return Some(("meta", page as u64));
+        }
+        Err(StoreFailure::Corrupt { source, .. }) => return Some(("free list", u64::from(source.page))),
+        Err(other) => panic!("{other}"),
+        Ok(store) => store,
+    };
+    if page < 2 {
+        assert_eq!(store.take_warnings().len(), 1);
+        return Some(("older meta", page));
+    }
+    let root = store.root().clone();
+    match dump(disk, &store, &root) {
+        Ok(found) => {
+            let sound = found == *model && store.check(disk).is_ok();
+            assert!(sound, "page {page} reads wrong unnoticed");
+            None
+        }
+        Err(ReadFailure::Corrupt(corrupt)) => {
+            assert!(store.check(disk).is_err());
+            assert_eq!(corrupt.offset, u64::from(corrupt.page) * 8192);
+            let name = format!("page {} at byte offset {}", corrupt.page, corrupt.offset);
+            assert!(corrupt.to_string().contains(&name));
+            let kind = if corrupt.reason.contains("values") {
+                "extent"
+            } else {
+                "node"
+            };
+            Some((kind, u64::from(corrupt.page)))
+        }
+        Err(other) => panic!("{other}"),
+    }
+}
+
 #[test]
 fn a_flipped_bit_in_any_page_is_noticed_and_named() {
     let (disk, model) = prepared();
@@ -50,61 +91,15 @@ fn a_flipped_bit_in_any_page_is_noticed_and_named() {
         let offset = page * 8192 + (page * 1237) % 8192;
         let mut disk = disk.clone();
         flip(&mut disk, offset);
-        let named = match PageStore::open(&mut disk, Path::new(PATH), options()) {
-            Err(StoreFailure::Meta {
-                page, offset: sector, ..
-            }) => {
-                assert_eq!(sector, offset / 512 * 512);
-                noticed.insert("meta");
-                Some(page as u64)
-            }
-            Err(StoreFailure::Corrupt { source, .. }) => {
-                noticed.insert("free list");
-                Some(u64::from(source.page))
-            }
-            Err(other) => panic!("{other}"),
-            Ok(mut store) => {
-                // The older meta is only noted.
-                if page < 2 {
-                    assert_eq!(store.take_warnings().len(), 1);
-                    continue;
-                }
-                let root = store.root().clone();
-                match dump(&mut disk, &store, &root) {
-                    Ok(found) => {
-                        assert!(
-                            found == model && store.check(&mut disk).is_ok(),
-                            "page {page} reads wrong unnoticed"
-                        );
-                        unnoticed += 1;
-                        None
-                    }
-                    Err(ReadFailure::Corrupt(corrupt)) => {
-                        assert!(store.check(&mut disk).is_err());
-                        noticed.insert(if corrupt.reason.contains("values") {
-                            "extent"
-                        } else {
-                            "node"
-                        });
-                        assert_eq!(corrupt.offset, u64::from(corrupt.page) * 8192);
-                        assert!(
-                            corrupt
-                                .to_string()
-                                .contains(&format!("page {} at byte offset", corrupt.page))
-                        );
-                        Some(u64::from(corrupt.page))
-                    }
-                    Err(other) => panic!("{other}"),
-                }
-            }
+        let Some((kind, named)) = find_damage(&mut disk, page, offset, &model) else {
+            unnoticed += 1;
+            continue;
         };
+        noticed.insert(kind);
         // An extent is named by its first page.
-        assert!(
-            named.is_none_or(|named| named <= page && page < named + 7),
-            "page {page}, named {named:?}"
-        );
+        assert!(named <= page && page < named + 7, "page {page}, named {named}");
     }
-    assert_eq!(noticed, ["extent", "free list", "meta", "node"].into());
+    assert_eq!(noticed, ["extent", "free list", "meta", "node", "older meta"].into());
     let used = PageStore::open(&mut disk.clone(), Path::new(PATH), options())
         .unwrap()
         .size_in_use()

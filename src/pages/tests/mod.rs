@@ -4,6 +4,7 @@ mod aged;
 mod crash;
 mod damage;
 mod model;
+mod threads;
 
 use super::*;
 use crate::io::disk::Disk;
