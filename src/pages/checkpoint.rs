@@ -498,6 +498,7 @@ impl PageStore {
             ..
         } = *checkpoint;
         self.older_generation = self.root.generation();
+        self.older_applied_index = self.root.fields().applied_index;
         self.space = out.space;
         self.space.pending.push(Batch {
             generation: out.generation,

@@ -128,6 +128,18 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn a_changed_file_does_no_harm(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6)) {
+            static WHOLE: std::sync::LazyLock<Vec<u8>> = std::sync::LazyLock::new(a_file);
+            let mut changed = WHOLE.clone();
+            for (at, byte) in changes {
+                *at.get_mut(&mut changed) = byte;
+            }
+            file(&changed);
+        }
+
         #[test]
         fn arbitrary_bytes_do_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..20_000)) {
             prop_assert!(!file(&bytes));

@@ -222,6 +222,8 @@ pub(super) struct Chosen {
     pub meta: Box<Meta>,
     /// The page it was found in; the next commit writes the other.
     pub slot: usize,
+    /// The other meta, when it is whole.
+    pub older: Option<Box<Meta>>,
     /// Higher than any generation on the file.
     pub next_generation: u64,
     /// Why the other meta was passed over, when it was not simply the older one.
@@ -243,6 +245,7 @@ pub(super) fn choose(slots: [Slot; 2]) -> Result<Chosen, Refused> {
         Ok(Chosen {
             meta,
             slot,
+            older: None,
             next_generation,
             note,
         })
@@ -260,7 +263,11 @@ pub(super) fn choose(slots: [Slot; 2]) -> Result<Chosen, Refused> {
         }
         [Slot::Valid(first), Slot::Valid(second)] => {
             let newer = usize::from(second.generation > first.generation);
-            return chosen(if newer == 1 { second } else { first }, newer, 0, None);
+            let (older, meta) = if newer == 1 { (first, second) } else { (second, first) };
+            return Ok(Chosen {
+                older: Some(older),
+                ..chosen(meta, newer, 0, None)?
+            });
         }
         [Slot::Valid(meta), other] => (meta, 0, other),
         [other, Slot::Valid(meta)] => (meta, 1, other),

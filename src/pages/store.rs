@@ -92,6 +92,7 @@ pub struct PageStore {
     pub(super) meta_slot: usize,
     /// The commit of the other meta page; 0 when it is not known to be whole.
     pub(super) older_generation: u64,
+    pub(super) older_applied_index: u64,
     pub(super) next_generation: u64,
     pub(super) free_list: Option<(ExtentRef, u32)>,
     pub(super) published: Vec<Published>,
@@ -167,6 +168,7 @@ impl PageStore {
         let Chosen {
             meta,
             slot,
+            older,
             next_generation,
             note,
         } = read_metas(disk, file, path)?;
@@ -205,7 +207,8 @@ impl PageStore {
             space,
             root,
             meta_slot: slot,
-            older_generation: 0,
+            older_generation: older.as_ref().map_or(0, |older| older.generation),
+            older_applied_index: older.map_or(0, |older| older.fields.applied_index),
             next_generation,
             free_list: meta.free_list,
             published: Vec::new(),
@@ -233,6 +236,12 @@ impl PageStore {
     /// The file's path, for readers that open it on a disk of their own.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The log is needed behind this raft index: the applied index of the older meta, which a start may fall back to; 0
+    /// when that is not known.
+    pub fn log_needed_after(&self) -> u64 {
+        self.older_applied_index
     }
 
     /// Bytes from the file's start to the end of its last page in use: what etcd calls the size of the database.

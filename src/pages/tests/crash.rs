@@ -139,12 +139,16 @@ fn the_older_of_the_two_metas_stays_readable_until_it_is_replaced() {
                 {
                     let mut store = open(&mut cut);
                     assert_eq!(store.root().generation(), older);
+                    assert_eq!(store.log_needed_after(), 0);
                     assert_eq!(store.take_warnings().len(), 1);
                     assert_sound(&mut cut, &store, &models[&older]);
                     looked += 1;
                 }
             })
             .unwrap();
+            assert_eq!(store.log_needed_after(), model.fields.applied_index);
+            let reopened = PageStore::open(&mut disk, Path::new(PATH), options()).unwrap();
+            assert_eq!(reopened.log_needed_after(), model.fields.applied_index);
             let mut next = model;
             next.apply(&batch);
             models.insert(store.root().generation(), next);
