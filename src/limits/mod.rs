@@ -184,9 +184,83 @@ pub const NET_SPARE_BYTES: usize = 16 * 1024;
 pub const NET_LINGER: std::time::Duration = std::time::Duration::from_secs(1);
 /// How long the end of a core waits for its connections' tasks once their sockets are closed.
 pub const NET_TASKS_END: std::time::Duration = std::time::Duration::from_millis(200);
+
+// raft: the log core.
+
+/// Page cache of the log core, for records that decide about entries.
+pub const LOG_CORE_CACHE_BYTES: usize = 8 << 20;
+/// Bytes of records behind the page store that call for a checkpoint.
+pub const CHECKPOINT_DIRTY_BYTES: u64 = 32 << 20;
+/// A checkpoint is made at least this often while anything changes.
+pub const CHECKPOINT_INTERVAL: std::time::Duration = std::time::Duration::from_secs(30);
+/// Removed records left over from earlier checkpoints that call for one.
+pub const CHECKPOINT_REMOVED_MAX: usize = 10_000;
+/// Time until a checkpoint that found no room is tried again.
+pub const CHECKPOINT_RETRY: std::time::Duration = std::time::Duration::from_millis(500);
+/// Bytes of records behind the page store at which entries are no longer applied.
+pub const APPLY_DIRTY_BYTES_MAX: u64 = 8 * CHECKPOINT_DIRTY_BYTES;
+/// Records written in one slice of apply.
+pub const APPLY_SLICE_RECORDS: usize = 1000;
+/// Entries applied between two publications.
+pub const APPLY_BATCH_ENTRIES: usize = 1024;
+/// Records looked at in one slice of a compaction.
+pub const COMPACTION_SLICE_RECORDS: usize = 1000;
+/// Proposals that may wait to be applied.
+pub const PROPOSALS_PENDING_MAX: usize = 20_000;
+/// Bytes of proposals that may wait to be applied.
+pub const PROPOSALS_PENDING_BYTES_MAX: usize = 64 << 20;
+/// Lease revocations proposed in one turn.
+pub const LEASE_REVOKES_PER_TURN: usize = 500;
+
+const _: () = assert!(APPLY_DIRTY_BYTES_MAX > CHECKPOINT_DIRTY_BYTES);
+
 // state::apply
 
 /// Keys of a deletion that are collected before they are deleted.
 pub const APPLY_SLICE_KEYS: usize = 1024;
 /// The largest main revision that a stored record may claim: room for 2^16 more is left above it.
 pub const RESTORE_REVISION_MAX: i64 = i64::MAX - (1 << 16);
+
+// api.
+
+/// The lane of requests to the log core.
+pub const API_MAILBOX_LANE: usize = 0;
+/// Rows that a range answers in its call's own turn; more go to a task.
+pub const API_DIRECT_ROWS: usize = 16;
+/// Rows a task looks at between two yields.
+pub const API_SLICE_ROWS: usize = 1000;
+/// Bytes a task produces at a time.
+pub const API_PART_BYTES: usize = 64 << 10;
+/// Rows in every chunk of a RangeStream but the last.
+pub const API_STREAM_ROWS_MIN: usize = 10;
+
+// server.
+
+/// Requests of one serve core that wait for the log core; a power of two.
+pub const REQUEST_MAILBOX: usize = 8192;
+/// Answers that wait for one serve core; a power of two.
+pub const ANSWER_MAILBOX: usize = 32_768;
+/// News of publications that wait for one serve core: one that was not read stands for all later ones.
+pub const PUBLISHED_MAILBOX: usize = 2;
+/// Lane of the answers.
+pub const ANSWER_LANE: usize = 0;
+/// Lane of the news of publications.
+pub const PUBLISHED_LANE: usize = 1;
+/// Requests taken from one serve core before the others get their turn.
+pub const LOG_REQUESTS_PER_TURN: usize = 4096;
+/// Connections of one serve core.
+pub const CONNECTIONS_PER_CORE: usize = 50_000;
+/// Most memory of the event window, whatever the budget allows.
+pub const WINDOW_BYTES_MAX: usize = 384 << 20;
+/// Most memory of all page caches of serve cores together.
+pub const PAGE_CACHE_BYTES_MAX: usize = 256 << 20;
+/// What a gRPC message may be longer than `--max-request-bytes`.
+pub const GRPC_OVERHEAD_BYTES: usize = 512 << 10;
+/// Time connections have to end in an orderly way.
+pub const SHUTDOWN_CONNECTIONS: std::time::Duration = std::time::Duration::from_secs(5);
+/// Time a serve core has to end.
+pub const SHUTDOWN_CORE: std::time::Duration = std::time::Duration::from_secs(8);
+/// Time the log core has for its last checkpoint.
+pub const SHUTDOWN_LOG: std::time::Duration = std::time::Duration::from_secs(20);
+
+const _: () = assert!(ANSWER_MAILBOX >= PROPOSALS_PENDING_MAX);

@@ -2,6 +2,7 @@
 
 pub mod index;
 pub mod interval;
+pub mod readers;
 pub mod record;
 pub mod revision;
 pub mod view;

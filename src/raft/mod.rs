@@ -1,5 +1,21 @@
 //! The node loop around raft-rs and the log core: propose, persist, apply, answer.
+//!
+//! `node` is raft-rs behind a small interface, `replica` a node with its durable log, `core` the log core: replica, state
+//! machine and checkpoints together. All of it is sans-IO and runs in the simulator as it ships. `messages` is what serve
+//! cores and the log core say to each other.
 
+mod apply;
+pub mod boot;
+mod checkpoint;
+pub mod core;
+mod loader;
+pub mod messages;
 pub mod node;
 pub mod replica;
 pub mod storage;
+mod waiters;
+
+pub use loader::{fields, stored_bytes};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,142 @@
+//! HashKV and Hash: over the whole history, in slices, from the page store and the window of one view.
+
+use super::error;
+use super::kv::readable;
+use super::service::{Api, Caller};
+use super::tasks::{Ended, Task};
+use crate::grpc::Status;
+use crate::limits::API_SLICE_ROWS;
+use crate::mvcc::revision::Revision;
+use crate::net::Net;
+use crate::pages::{RecordId, RecordScan, Scanned, TreeId, TreeScan};
+use crate::proto::etcdserverpb::{HashKvRequest, HashKvResponse, HashResponse};
+use crate::raft::fields;
+use crate::reactor::serve;
+use crate::state::depth::{Shape, decode};
+use crate::state::hash::{BackendHasher, KvHash, KvHasher};
+use bytes::Bytes;
+use std::ops::ControlFlow;
+
+impl Api {
+    pub(super) fn hash_kv(&mut self, _net: &mut Net, caller: Caller, message: Bytes) -> Result<(), Status> {
+        let request: HashKvRequest = decode(Shape::Flat, message).map_err(|error| error::status(&error))?;
+        let view = self.index.clone().pin().view().clone();
+        let hasher = KvHasher::new(request.revision, readable(&view)).map_err(|error| error::status(&error))?;
+        let header = self.settings.identity.header_of(&view);
+        // What the hash says of records at the compact revision needs the index as it was there.
+        let at_main = view.compact_revision.max(0);
+        self.run(caller, view, at_main, move |task| async move {
+            let KvHash { hash, compact_revision, revision } = task.hash_kv(hasher).await?;
+            let header = Some(header);
+            let response = HashKvResponse { header, hash, compact_revision, hash_revision: revision };
+            task.send_whole(super::answer::encode(&response))
+        });
+        Ok(())
+    }
+
+    pub(super) fn hash(&mut self, _net: &mut Net, caller: Caller) -> Result<(), Status> {
+        let view = self.index.clone().pin().view().clone();
+        let header = self.settings.identity.header_of(&view);
+        let at_main = view.revision;
+        self.run(caller, view, at_main, move |task| async move {
+            let hash = task.hash().await?;
+            task.send_whole(super::answer::encode(&HashResponse { header: Some(header), hash }))
+        });
+        Ok(())
+    }
+}
+
+impl Task {
+    async fn hash_kv(&self, mut hasher: KvHasher) -> Result<KvHash, Ended> {
+        while !{
+            let pinned = self.index.pin();
+            hasher.prepare(&pinned)
+        } {
+            serve::yield_now().await;
+        }
+        let index = self.index.clone();
+        self.records(|revision, tombstone, key, stored| {
+            hasher.feed(&index.pin(), revision, tombstone, key, stored)
+        })
+        .await?;
+        Ok(hasher.finish())
+    }
+
+    /// Every record of the view in revision order, as stored, until `visit` returns false.
+    async fn records(&self, mut visit: impl FnMut(Revision, bool, &[u8], &[u8]) -> bool) -> Result<(), Ended> {
+        let mut go_on = true;
+        let mut scan = RecordScan::new(RecordId { main: 0, sub: 0 });
+        let mut buffer = Vec::new();
+        while go_on {
+            let scanned = self
+                .pages
+                .retry(&self.view, |cache| {
+                    scan.step(&self.view.pages, cache, API_SLICE_ROWS, |record| {
+                        buffer.clear();
+                        fields(&record).encode(&mut buffer);
+                        let revision = Revision::new(record.id.main, record.id.sub);
+                        go_on = visit(revision, record.tombstone, record.key, &buffer);
+                        if go_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+                    })
+                })
+                .await?;
+            if scanned == Scanned::End {
+                break;
+            }
+            serve::yield_now().await;
+            self.check_open()?;
+        }
+        let mut next = Revision::new(self.view.pages.fields().revision + 1, 0);
+        while go_on {
+            let mut seen = 0;
+            for record in self.view.window.scan(next).take(API_SLICE_ROWS) {
+                seen += 1;
+                next = Revision::new(record.revision.main, record.revision.sub + 1);
+                go_on = visit(record.revision, record.tombstone, record.key(), record.stored());
+                if !go_on {
+                    break;
+                }
+            }
+            if seen < API_SLICE_ROWS {
+                break;
+            }
+            serve::yield_now().await;
+            self.check_open()?;
+        }
+        Ok(())
+    }
+
+    /// As etcd's: buckets by name, pairs by key. Of use between equal files only.
+    async fn hash(&self) -> Result<u32, Ended> {
+        let mut hasher = BackendHasher::default();
+        for (name, tree) in
+            [("alarm", TreeId::Alarms), ("cluster", TreeId::Meta), ("lease", TreeId::Leases), ("members", TreeId::Members)]
+        {
+            hasher.bucket(name.as_bytes());
+            let mut scan = TreeScan::new(tree, b"");
+            loop {
+                let scanned = self
+                    .pages
+                    .retry(&self.view, |cache| {
+                        scan.step(&self.view.pages, cache, API_SLICE_ROWS, |key, value| {
+                            hasher.pair(key, value);
+                            ControlFlow::Continue(())
+                        })
+                    })
+                    .await?;
+                if scanned == Scanned::End {
+                    break;
+                }
+            }
+        }
+        hasher.bucket(b"key");
+        self.records(|revision, tombstone, _, stored| {
+            let (bytes, length) = revision.to_bytes(tombstone);
+            hasher.pair(&bytes[..length], stored);
+            true
+        })
+        .await?;
+        Ok(hasher.finish())
+    }
+}
+

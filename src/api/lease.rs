@@ -1,0 +1,105 @@
+//! The Lease service (`etcd-surface` 4.7).
+
+use super::error;
+use super::kv::Field;
+use super::service::{Api, Caller, Waiting, WriteRequest};
+use crate::grpc::{Code, Status};
+use crate::net::Net;
+use crate::proto::etcdserverpb::{
+    LeaseGrantRequest, LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseLeasesResponse, LeaseRevokeRequest,
+    LeaseStatus, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, ResponseHeader,
+};
+use crate::raft::messages::Request;
+use crate::state::depth::{Shape, decode};
+use crate::state::lease::TimeToLive;
+use crate::state::quota;
+use bytes::Bytes;
+use prost::Message;
+
+impl Api {
+    /// A header as of the newest view.
+    pub(super) fn header_now(&self) -> ResponseHeader {
+        self.settings.identity.header_of(self.index.pin().view())
+    }
+
+    pub(super) fn lease_grant(&mut self, net: &mut Net, caller: Caller, message: Bytes) -> Result<(), Status> {
+        let mut request: LeaseGrantRequest = decode(Shape::Flat, message).map_err(|error| error::status(&error))?;
+        // etcd picks an id above zero; one that is in use is refused by the state, which is as unlikely as there.
+        while request.id == 0 {
+            request.id = (rand::random::<u64>() >> 1) as i64;
+        }
+        let message = request.encode_to_vec();
+        self.propose(net, caller, Field::LeaseGrant, &message, WriteRequest::LeaseGrant, quota::LEASE_BYTES)
+    }
+
+    pub(super) fn lease_revoke(&mut self, net: &mut Net, caller: Caller, message: Bytes) -> Result<(), Status> {
+        let _: LeaseRevokeRequest = decode(Shape::Flat, message.clone()).map_err(|error| error::status(&error))?;
+        self.propose(net, caller, Field::LeaseRevoke, &message, WriteRequest::LeaseRevoke, 0)
+    }
+
+    pub(super) fn lease_keep_alive(&mut self, net: &mut Net, caller: Caller, message: Bytes) -> Result<(), Status> {
+        let request: LeaseKeepAliveRequest = decode(Shape::Flat, message).map_err(|error| error::status(&error))?;
+        if let Some(state) = self.state(caller) {
+            state.pending += 1;
+        }
+        let id = request.id;
+        self.ask(net, Waiting::KeepAlive { caller, id }, |token| Request::Renew { token, id });
+        Ok(())
+    }
+
+    /// The stream ends when its client has no more to ask and everything was answered.
+    pub(super) fn keep_alive_half_closed(&mut self, net: &mut Net, caller: Caller) {
+        let Some(state) = self.state(caller) else { return };
+        state.half_closed = true;
+        if state.pending == 0 {
+            self.fail(net, caller, &Status::OK);
+        }
+    }
+
+    pub(super) fn renewed(&mut self, net: &mut Net, caller: Caller, id: i64, ttl_s: Option<i64>) {
+        let Some(ttl) = ttl_s else {
+            return self.fail(net, caller, &Status::new(Code::Unknown, "not a primary lessor"));
+        };
+        let response = LeaseKeepAliveResponse { header: Some(self.header_now()), id, ttl };
+        let length = response.encoded_len();
+        let _ = net.send_message_with(caller.call, length, |out| response.encode_raw(out));
+        let Some(state) = self.state(caller) else { return };
+        state.pending -= 1;
+        if state.half_closed && state.pending == 0 {
+            self.fail(net, caller, &Status::OK);
+        }
+    }
+
+    pub(super) fn lease_time_to_live(&mut self, net: &mut Net, caller: Caller, message: Bytes) -> Result<(), Status> {
+        let request: LeaseTimeToLiveRequest = decode(Shape::Flat, message).map_err(|error| error::status(&error))?;
+        let LeaseTimeToLiveRequest { id, keys } = request;
+        self.ask(net, Waiting::TimeToLive { caller, id }, |token| Request::TimeToLive { token, id, keys });
+        Ok(())
+    }
+
+    pub(super) fn time_to_live_known(&mut self, net: &mut Net, caller: Caller, id: i64, lease: Option<TimeToLive>) {
+        let header = Some(self.header_now());
+        let response = match lease {
+            None => LeaseTimeToLiveResponse { header, id, ttl: -1, ..Default::default() },
+            Some(lease) => LeaseTimeToLiveResponse {
+                header,
+                id,
+                ttl: lease.remaining_s.unwrap_or(0),
+                granted_ttl: lease.granted_ttl_s,
+                keys: lease.keys.into_iter().map(|key| Bytes::from(key.into_vec())).collect(),
+            },
+        };
+        self.answer(net, caller, &response);
+    }
+
+    pub(super) fn lease_leases(&mut self, net: &mut Net, caller: Caller) -> Result<(), Status> {
+        self.ask(net, Waiting::Leases { caller }, |token| Request::Leases { token });
+        Ok(())
+    }
+
+    pub(super) fn leases_known(&mut self, net: &mut Net, caller: Caller, ids: &[i64]) {
+        let leases = ids.iter().map(|id| LeaseStatus { id: *id }).collect();
+        let response = LeaseLeasesResponse { header: Some(self.header_now()), leases };
+        self.answer(net, caller, &response);
+    }
+}

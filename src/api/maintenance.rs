@@ -1,0 +1,131 @@
+//! The Maintenance, Cluster and Health services, as far as they are built.
+
+use super::error;
+use super::kv::Field;
+use super::method::Method;
+use super::service::{Api, Caller, Waiting, WriteRequest};
+use crate::grpc::{Code, Status};
+use crate::net::Net;
+use crate::proto::etcdserverpb::{
+    AlarmRequest, AlarmType, DowngradeInfo, Member, MemberListRequest, MemberListResponse, StatusResponse,
+};
+use crate::proto::health::{
+    HealthCheckRequest, HealthCheckResponse, HealthListResponse, health_check_response::ServingStatus,
+};
+use crate::raft::messages::{Request, Status as MemberStatus};
+use crate::state::depth::{Shape, decode};
+use bytes::Bytes;
+use prost::Message;
+
+/// What a member's status is wanted for.
+pub(super) enum StatusFor {
+    /// `Maintenance.Status`.
+    Status(Caller),
+    /// `Cluster.MemberList`.
+    Members(Caller),
+}
+
+impl StatusFor {
+    fn caller(&self) -> Caller {
+        match self {
+            StatusFor::Status(caller) | StatusFor::Members(caller) => *caller,
+        }
+    }
+}
+
+impl Api {
+    pub(super) fn status(&mut self, net: &mut Net, caller: Caller) -> Result<(), Status> {
+        self.ask(net, Waiting::Status { want: StatusFor::Status(caller) }, |token| Request::Status { token });
+        Ok(())
+    }
+
+    pub(super) fn member_list(&mut self, net: &mut Net, caller: Caller, message: Bytes) -> Result<(), Status> {
+        let _: MemberListRequest = decode(Shape::Flat, message).map_err(|error| error::status(&error))?;
+        self.ask(net, Waiting::Status { want: StatusFor::Members(caller) }, |token| Request::Status { token });
+        Ok(())
+    }
+
+    pub(super) fn status_known(&mut self, net: &mut Net, want: StatusFor, status: &MemberStatus) {
+        match want {
+            StatusFor::Status(caller) => {
+                let response = self.status_response(status);
+                self.answer(net, caller, &response);
+            }
+            StatusFor::Members(caller) => {
+                let header = crate::proto::etcdserverpb::ResponseHeader { revision: 0, ..self.header_now() };
+                let members = status.members.iter().map(|member| Member {
+                    id: member.id,
+                    name: member.name.clone(),
+                    peer_ur_ls: member.peer_urls.clone(),
+                    client_ur_ls: member.client_urls.clone(),
+                    is_learner: member.is_learner,
+                });
+                let response = MemberListResponse { header: Some(header), members: members.collect() };
+                self.answer(net, caller, &response);
+            }
+        }
+    }
+
+    pub(super) fn status_unknown(&mut self, net: &mut Net, want: StatusFor, status: &Status) {
+        self.fail(net, want.caller(), status);
+    }
+
+    fn status_response(&self, status: &MemberStatus) -> StatusResponse {
+        let mut errors: Vec<String> = Vec::new();
+        if status.leader == 0 {
+            errors.push("etcdserver: no leader".to_string());
+        }
+        for alarm in &status.alarms {
+            let name = AlarmType::try_from(alarm.alarm).map_or("NONE", |alarm| alarm.as_str_name());
+            // As Go prints the message.
+            errors.push(format!("memberID:{} alarm:{name} ", alarm.member_id));
+        }
+        StatusResponse {
+            header: Some(self.header_now()),
+            version: self.settings.version.to_string(),
+            db_size: status.size as i64,
+            leader: status.leader,
+            raft_index: status.commit_index,
+            raft_term: status.term,
+            raft_applied_index: status.applied_index,
+            errors,
+            db_size_in_use: status.size_in_use as i64,
+            is_learner: false,
+            storage_version: self.settings.storage_version.to_string(),
+            db_size_quota: self.settings.quota_reported,
+            downgrade_info: Some(DowngradeInfo::default()),
+        }
+    }
+
+    pub(super) fn alarm(&mut self, net: &mut Net, caller: Caller, message: Bytes) -> Result<(), Status> {
+        let request: AlarmRequest = decode(Shape::Flat, message.clone()).map_err(|error| error::status(&error))?;
+        let _ = request;
+        self.propose(net, caller, Field::Alarm, &message, WriteRequest::Alarm, 0)
+    }
+
+    pub(super) fn health(&mut self, net: &mut Net, caller: Caller, method: Method, message: Bytes) -> Result<(), Status> {
+        let serving = HealthCheckResponse { status: ServingStatus::Serving as i32 };
+        match method {
+            Method::HealthList => {
+                let statuses = [(String::new(), serving)].into();
+                self.answer(net, caller, &HealthListResponse { statuses });
+            }
+            Method::HealthCheck => {
+                let request: HealthCheckRequest = decode(Shape::Flat, message).map_err(|error| error::status(&error))?;
+                if !request.service.is_empty() {
+                    return Err(Status::new(Code::NotFound, "unknown service"));
+                }
+                self.answer(net, caller, &serving);
+            }
+            _ => {
+                // A watch tells the status at once and then every change; the stream ends with the member.
+                let request: HealthCheckRequest = decode(Shape::Flat, message).map_err(|error| error::status(&error))?;
+                let status = if request.service.is_empty() { ServingStatus::Serving } else { ServingStatus::ServiceUnknown };
+                let response = HealthCheckResponse { status: status as i32 };
+                let length = response.encoded_len();
+                let _ = net.send_message_with(caller.call, length, |out| response.encode_raw(out));
+            }
+        }
+        Ok(())
+    }
+}

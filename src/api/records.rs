@@ -1,0 +1,153 @@
+//! The bytes of records named by revision: from the event window, else from the page store.
+//!
+//! A record in the window is borrowed. One that is not is read by this core itself, into its own page cache, without
+//! blocking the core.
+
+use crate::mvcc::record::KeyValueView;
+use crate::mvcc::revision::Revision;
+use crate::mvcc::view::View;
+use crate::pages::{PageCache, ReadFailure, Record, RecordId, RecordScan};
+use crate::raft::fields;
+use crate::reactor::serve::PageFileReader;
+use bytes::Bytes;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::rc::Rc;
+
+/// Why a record can't be had.
+#[derive(Debug)]
+pub enum Unreadable {
+    /// The page is damaged, can't be read, or does not hold what the index names: a CORRUPT alarm is due.
+    Corrupt(String),
+    /// The view was held too long.
+    Expired,
+}
+
+/// Reads the page store for one core. Clones share cache and file.
+#[derive(Clone)]
+pub struct PageReads {
+    cache: Rc<RefCell<PageCache>>,
+    file: PageFileReader,
+}
+
+impl PageReads {
+    /// Reads through `file` with a cache of `cache_bytes`.
+    pub fn new(file: PageFileReader, cache_bytes: usize) -> PageReads {
+        PageReads { cache: Rc::new(RefCell::new(PageCache::new(cache_bytes))), file }
+    }
+
+    /// Runs `read` until it misses no page, loading those it misses.
+    pub async fn retry<T>(
+        &self,
+        view: &View,
+        mut read: impl FnMut(&mut PageCache) -> Result<T, ReadFailure>,
+    ) -> Result<T, Unreadable> {
+        loop {
+            let result = read(&mut self.cache.borrow_mut());
+            let address = match result {
+                Ok(value) => return Ok(value),
+                Err(ReadFailure::Missing(address)) => address,
+                Err(ReadFailure::Expired { .. }) => return Err(Unreadable::Expired),
+                Err(ReadFailure::Corrupt(corrupt)) => return Err(Unreadable::Corrupt(corrupt.to_string())),
+            };
+            let read = self.file.read(address.offset(), address.length()).await;
+            let (buffer, length) = read.map_err(|error| Unreadable::Corrupt(error.to_string()))?;
+            let length = length.min(address.length());
+            match view.pages.insert(&mut self.cache.borrow_mut(), &address, &buffer[..length]) {
+                Ok(()) | Err(ReadFailure::Missing(_)) => {}
+                Err(ReadFailure::Expired { .. }) => return Err(Unreadable::Expired),
+                Err(ReadFailure::Corrupt(corrupt)) => return Err(Unreadable::Corrupt(corrupt.to_string())),
+            }
+        }
+    }
+
+    /// A record of the page store.
+    pub async fn record(&self, view: &View, revision: Revision) -> Result<Record, Unreadable> {
+        let id = RecordId { main: revision.main, sub: revision.sub };
+        let found = self.retry(view, |cache| view.pages.record(cache, id)).await?;
+        found.ok_or_else(|| Unreadable::Corrupt(missing(revision)))
+    }
+
+    /// The encoded length of a record of the page store, without reading its value.
+    pub async fn record_length(&self, view: &View, revision: Revision, with_value: bool) -> Result<usize, Unreadable> {
+        let id = RecordId { main: revision.main, sub: revision.sub };
+        let length = self
+            .retry(view, |cache| {
+                let mut length = None;
+                RecordScan::new(id).step_heads(&view.pages, cache, 1, |head| {
+                    if head.id == id {
+                        let value_length = if with_value { head.value_length } else { 0 };
+                        length = Some(encoded_length(head.key, value_length, &head));
+                    }
+                    ControlFlow::Break(())
+                })?;
+                Ok(length)
+            })
+            .await?;
+        length.ok_or_else(|| Unreadable::Corrupt(missing(revision)))
+    }
+}
+
+fn missing(revision: Revision) -> String {
+    format!("the page store lacks record {revision:?}, which the index names")
+}
+
+fn encoded_length(key: &[u8], value_length: usize, head: &crate::pages::RecordHead<'_>) -> usize {
+    let without_value = KeyValueView {
+        key,
+        create_revision: head.create_revision,
+        mod_revision: head.id.main,
+        version: head.version,
+        value: &[],
+        lease: head.lease,
+    };
+    let value = match value_length {
+        0 => 0,
+        length => 1 + crate::mvcc::record::varint_length(length as u64) + length,
+    };
+    without_value.encoded_length() + value
+}
+
+/// Records of one view, those that the window lacks fetched beforehand.
+pub struct Records<'v> {
+    view: &'v View,
+    fetched: HashMap<Revision, Bytes>,
+}
+
+impl<'v> Records<'v> {
+    /// The records of a view, as far as its window goes.
+    pub fn resident(view: &'v View) -> Records<'v> {
+        Records { view, fetched: HashMap::new() }
+    }
+
+    /// Those of `revisions` that the window lacks.
+    pub fn missing(&self, revisions: impl IntoIterator<Item = Revision>) -> Vec<Revision> {
+        revisions.into_iter().filter(|revision| self.bytes(*revision).is_none()).collect()
+    }
+
+    /// Fetches records.
+    pub async fn fetch(&mut self, pages: &PageReads, revisions: Vec<Revision>) -> Result<(), Unreadable> {
+        for revision in revisions {
+            let record = pages.record(self.view, revision).await?;
+            let mut bytes = Vec::new();
+            fields(&record.view()).encode(&mut bytes);
+            self.fetched.insert(revision, bytes.into());
+        }
+        Ok(())
+    }
+
+    /// The encoded `KeyValue`; `None` when it has to be fetched.
+    pub fn bytes(&self, revision: Revision) -> Option<&[u8]> {
+        match self.view.window.get(revision) {
+            Some(record) => Some(record.event()),
+            None => self.fetched.get(&revision).map(|bytes| &bytes[..]),
+        }
+    }
+}
+
+impl crate::state::read::Records for Records<'_> {
+    fn record(&self, revision: Revision) -> Option<&[u8]> {
+        self.bytes(revision)
+    }
+}

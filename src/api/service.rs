@@ -1,0 +1,434 @@
+//! The services of one serve core: from a call's message to its answer.
+//!
+//! Reads that need nothing but memory are answered in the call's own turn. Writes become proposals to the log core and
+//! are answered when it replies. Reads that are long or need the disk run as tasks, in slices, under flow control.
+
+use super::answer::Identity;
+use super::error;
+use super::method::Method;
+use super::records::PageReads;
+use crate::grpc::{Code, Request as GrpcRequest, Status};
+use crate::limits::API_MAILBOX_LANE;
+use crate::mvcc::index::Index;
+use crate::mvcc::readers::Readers;
+use crate::mvcc::view::View;
+use crate::net::{Call, Core, Net, PeerInfo, Service};
+use crate::raft::messages::{Dropped, Reply, Request};
+use crate::reactor::mailbox::{Refused, Sender};
+use crate::reactor::serve::Notify;
+use bytes::Bytes;
+use prost::Message;
+use slab::Slab;
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What every core's services are told.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Who answers.
+    pub identity: Identity,
+    /// `--max-txn-ops`.
+    pub max_txn_operations: usize,
+    /// `--max-request-bytes`.
+    pub max_request_bytes: usize,
+    /// `--quota-backend-bytes` as `Status` reports it.
+    pub quota_reported: i64,
+    /// The version reported.
+    pub version: &'static str,
+    /// The storage version reported.
+    pub storage_version: &'static str,
+    /// Time until an unanswered request is given up.
+    pub request_timeout: Duration,
+    /// Time between progress notifications of a watch.
+    pub progress_interval: Duration,
+}
+
+/// A call and the key of its state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Caller {
+    pub call: Call,
+    pub tag: u64,
+}
+
+/// What a call is waiting with.
+pub(super) struct CallState {
+    pub call: Call,
+    pub method: Method,
+    /// Whether a message came: a unary call must have one, and no second.
+    pub answered: bool,
+    /// Keep-alives that were not answered yet.
+    pub pending: usize,
+    /// Whether the caller has no more to ask.
+    pub half_closed: bool,
+    /// Wakes the task that produces the answer when there is room.
+    pub room: Option<Rc<Notify>>,
+}
+
+/// What a reply of the log core is for.
+pub(super) enum Waiting {
+    /// The answer to a write.
+    Write { caller: Caller, payload: WriteRequest },
+    /// A keep-alive of a stream.
+    KeepAlive { caller: Caller, id: i64 },
+    /// `LeaseTimeToLive`.
+    TimeToLive { caller: Caller, id: i64 },
+    /// `LeaseLeases`.
+    Leases { caller: Caller },
+    /// A member's status, for an RPC or a plain HTTP request.
+    Status { want: super::maintenance::StatusFor },
+}
+
+/// What has to be known of a write to answer it.
+pub(super) enum WriteRequest {
+    /// `Put`.
+    Put,
+    /// `DeleteRange`.
+    Delete,
+    /// `Txn`.
+    Txn(Box<crate::proto::etcdserverpb::TxnRequest>),
+    /// `Compact`.
+    Compact,
+    /// `LeaseGrant`.
+    LeaseGrant,
+    /// `LeaseRevoke`.
+    LeaseRevoke,
+    /// `Alarm`.
+    Alarm,
+}
+
+/// The services of one core.
+pub struct Api {
+    pub(super) settings: Settings,
+    pub(super) index: Arc<Index<View>>,
+    pub(super) pages: PageReads,
+    pub(super) core: usize,
+    pub(super) calls: Slab<CallState>,
+    /// This core's connections, for tasks; set by [`Api::attach`].
+    pub(super) connections: Option<Core<Api>>,
+    waiting: Slab<(u32, Waiting, Duration)>,
+    generation: u32,
+    requests: Sender<Request, 1>,
+    backlog: VecDeque<Request>,
+    readers: Readers,
+    /// Revisions read in slices, and how many reads are at each.
+    reading: BTreeMap<i64, usize>,
+    next_request_id: u64,
+    pub(super) stopping: bool,
+}
+
+impl Api {
+    /// The services of core `core`, sending to the log core through `requests`.
+    pub fn new(
+        settings: Settings,
+        index: Arc<Index<View>>,
+        pages: PageReads,
+        core: usize,
+        requests: Sender<Request, 1>,
+        readers: Readers,
+    ) -> Api {
+        let next_request_id = (settings.identity.member_id << 48) | ((core as u64) << 40);
+        Api {
+            settings,
+            index,
+            pages,
+            core,
+            calls: Slab::new(),
+            connections: None,
+            waiting: Slab::new(),
+            generation: 0,
+            requests,
+            backlog: VecDeque::new(),
+            readers,
+            reading: BTreeMap::new(),
+            next_request_id,
+            stopping: false,
+        }
+    }
+
+    /// Tells the services the connections they serve.
+    pub fn attach(&mut self, connections: Core<Api>) {
+        self.connections = Some(connections);
+    }
+
+    /// Whether the core shuts down.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping
+    }
+
+    /// A request id, different from every other of this member's life.
+    pub(super) fn request_id(&mut self) -> u64 {
+        self.next_request_id += 1;
+        self.next_request_id
+    }
+
+    /// Sends a request to the log core, whose reply will find `waiting`.
+    pub(super) fn ask(&mut self, net: &Net, waiting: Waiting, request: impl FnOnce(u64) -> Request) {
+        self.generation = self.generation.wrapping_add(1);
+        let key = self.waiting.insert((self.generation, waiting, net.now() + self.settings.request_timeout));
+        let token = (u64::from(self.generation) << 32) | key as u64;
+        self.post(request(token));
+    }
+
+    /// Sends a request that is not answered, or whose token was made by `ask`.
+    pub(super) fn post(&mut self, request: Request) {
+        if !self.backlog.is_empty() {
+            self.backlog.push_back(request);
+            return;
+        }
+        match self.requests.push(API_MAILBOX_LANE, request) {
+            Ok(()) | Err(Refused::Closed(_)) => {}
+            Err(Refused::Full(request)) => self.backlog.push_back(request),
+        }
+    }
+
+    fn post_backlog(&mut self) {
+        while let Some(request) = self.backlog.pop_front() {
+            if let Err(Refused::Full(request)) = self.requests.push(API_MAILBOX_LANE, request) {
+                self.backlog.push_front(request);
+                break;
+            }
+        }
+        self.requests.ring();
+    }
+
+    /// Takes a reply of the log core.
+    pub fn reply(&mut self, net: &mut Net, reply: Reply) {
+        let token = match &reply {
+            Reply::Published => return,
+            Reply::Applied { token, .. }
+            | Reply::Dropped { token, .. }
+            | Reply::Renewed { token, .. }
+            | Reply::TimeToLive { token, .. }
+            | Reply::Leases { token, .. }
+            | Reply::Status { token, .. } => *token,
+        };
+        let key = token as u32 as usize;
+        if self.waiting.get(key).is_none_or(|(generation, ..)| u64::from(*generation) != token >> 32) {
+            return;
+        }
+        let (_, waiting, _) = self.waiting.remove(key);
+        match (reply, waiting) {
+            (Reply::Applied { outcome, view, .. }, Waiting::Write { caller, payload }) => {
+                self.applied(net, caller, payload, outcome, view);
+            }
+            (Reply::Renewed { ttl_s, .. }, Waiting::KeepAlive { caller, id }) => self.renewed(net, caller, id, ttl_s),
+            (Reply::TimeToLive { lease, .. }, Waiting::TimeToLive { caller, id }) => {
+                self.time_to_live_known(net, caller, id, lease);
+            }
+            (Reply::Leases { ids, .. }, Waiting::Leases { caller }) => self.leases_known(net, caller, &ids),
+            (Reply::Status { status, .. }, Waiting::Status { want }) => self.status_known(net, want, &status),
+            (Reply::Dropped { reason, .. }, waiting) => self.give_up(net, waiting, &error::dropped(reason)),
+            (_, waiting) => self.give_up(net, waiting, &error::dropped(Dropped::NoLeader)),
+        }
+    }
+
+    fn give_up(&mut self, net: &mut Net, waiting: Waiting, status: &Status) {
+        match waiting {
+            Waiting::Write { caller, .. }
+            | Waiting::KeepAlive { caller, .. }
+            | Waiting::TimeToLive { caller, .. }
+            | Waiting::Leases { caller } => self.fail(net, caller, status),
+            Waiting::Status { want } => self.status_unknown(net, want, status),
+        }
+    }
+
+    /// Gives up requests that waited too long, as etcd's request time-out does.
+    pub fn expire_requests(&mut self, net: &mut Net) {
+        let now = net.now();
+        let late: Vec<usize> =
+            self.waiting.iter().filter(|(_, (_, _, until))| *until <= now).map(|(key, _)| key).collect();
+        for key in late {
+            let (_, waiting, _) = self.waiting.remove(key);
+            let status = Status::new(Code::Unavailable, "etcdserver: request timed out");
+            self.give_up(net, waiting, &status);
+        }
+    }
+
+    /// Answers a unary call.
+    pub(super) fn answer(&mut self, net: &mut Net, caller: Caller, message: &impl Message) {
+        let length = message.encoded_len();
+        // A call that is gone meanwhile needs no answer.
+        let _ = net.reply(caller.call, length, |out| message.encode_raw(out));
+        self.forget(caller);
+    }
+
+    /// Answers a unary call with an encoded message.
+    pub(super) fn answer_bytes(&mut self, net: &mut Net, caller: Caller, message: Bytes) {
+        if net.send_message(caller.call, message).is_ok() {
+            let _ = net.finish(caller.call, &Status::OK);
+        }
+        self.forget(caller);
+    }
+
+    /// Ends a call with an error.
+    pub(super) fn fail(&mut self, net: &mut Net, caller: Caller, status: &Status) {
+        let _ = net.finish(caller.call, status);
+        self.forget(caller);
+    }
+
+    /// Notes a read in slices at a main revision: compaction keeps what it needs.
+    pub(super) fn begin_reading(&mut self, at_main: i64) {
+        *self.reading.entry(at_main).or_default() += 1;
+        self.publish_reading();
+    }
+
+    /// A read noted with `begin_reading` is over.
+    pub(super) fn end_reading(&mut self, at_main: i64) {
+        if let Some(count) = self.reading.get_mut(&at_main) {
+            *count -= 1;
+            if *count == 0 {
+                self.reading.remove(&at_main);
+            }
+        }
+        self.publish_reading();
+    }
+
+    fn publish_reading(&self) {
+        let lowest = self.reading.keys().next().copied().unwrap_or(i64::MAX);
+        self.readers.set(self.core, lowest);
+    }
+
+    fn dispatch(&mut self, net: &mut Net, caller: Caller, method: Method, message: Bytes) {
+        let result = match method {
+            Method::Range => self.range(net, caller, message),
+            Method::RangeStream => self.range_stream(net, caller, message),
+            Method::Put => self.put(net, caller, message),
+            Method::DeleteRange => self.delete_range(net, caller, message),
+            Method::Txn => self.txn(net, caller, message),
+            Method::Compact => self.compact(net, caller, message),
+            Method::LeaseGrant => self.lease_grant(net, caller, message),
+            Method::LeaseRevoke => self.lease_revoke(net, caller, message),
+            Method::LeaseKeepAlive => self.lease_keep_alive(net, caller, message),
+            Method::LeaseTimeToLive => self.lease_time_to_live(net, caller, message),
+            Method::LeaseLeases => self.lease_leases(net, caller),
+            Method::MemberList => self.member_list(net, caller, message),
+            Method::Alarm => self.alarm(net, caller, message),
+            Method::Status => self.status(net, caller),
+            Method::Hash => self.hash(net, caller),
+            Method::HashKv => self.hash_kv(net, caller, message),
+            Method::HealthCheck | Method::HealthWatch | Method::HealthList => {
+                self.health(net, caller, method, message)
+            }
+            _ => Err(not_built(method)),
+        };
+        if let Err(status) = result {
+            self.fail(net, caller, &status);
+        }
+    }
+}
+
+fn not_built(method: Method) -> Status {
+    let (service, name) = method.path();
+    error::not_built(service, name)
+}
+
+/// What is kept of a call's head.
+pub enum Head {
+    /// A method of the API.
+    Known(Method),
+    /// Anything else, with the status it gets.
+    Refused(Status),
+}
+
+/// Tag of a call that is refused at once.
+const REFUSED: u64 = u64::MAX;
+
+impl Service for Api {
+    type Head = Head;
+
+    fn head(&mut self, request: &GrpcRequest<'_>, _peer: &PeerInfo) -> Head {
+        match request.method().and_then(|(service, name)| Method::find(service, name)) {
+            Ok(method) if method.is_built() => Head::Known(method),
+            Ok(method) => Head::Refused(not_built(method)),
+            Err(status) => Head::Refused(status),
+        }
+    }
+
+    fn started(&mut self, net: &mut Net, call: Call, head: Head, _timeout: Option<Duration>) -> u64 {
+        let refusal = match head {
+            Head::Known(method) if !self.stopping => {
+                let tag = self.calls.insert(CallState { call, method, answered: false, pending: 0, half_closed: false, room: None }) as u64;
+                return tag;
+            }
+            Head::Known(_) => error::stopped(),
+            Head::Refused(status) => status,
+        };
+        let _ = net.finish(call, &refusal);
+        REFUSED
+    }
+
+    fn message(&mut self, net: &mut Net, call: Call, tag: u64, message: Bytes, last: bool) {
+        let caller = Caller { call, tag };
+        let Some(state) = self.state(caller) else { return };
+        let method = state.method;
+        if std::mem::replace(&mut state.answered, true) && !method.streams_requests() {
+            self.fail(net, caller, &Status::second_stream_message());
+            return;
+        }
+        self.dispatch(net, caller, method, message);
+        if last {
+            self.half_closed(net, call, tag);
+        }
+    }
+
+    fn half_closed(&mut self, net: &mut Net, call: Call, tag: u64) {
+        let caller = Caller { call, tag };
+        let Some(state) = self.state(caller) else { return };
+        match state.method {
+            // A watch stream goes on when its client has no more to ask (`etcd-surface` 4.6).
+            Method::Watch => {}
+            Method::LeaseKeepAlive => self.keep_alive_half_closed(net, caller),
+            _ if !state.answered => self.fail(net, caller, &Status::no_unary_message()),
+            _ => {}
+        }
+    }
+
+    fn cancelled(&mut self, _net: &mut Net, call: Call, tag: u64) {
+        self.forget(Caller { call, tag });
+    }
+
+    fn writable(&mut self, _net: &mut Net, call: Call, tag: u64) {
+        let caller = Caller { call, tag };
+        let Some(state) = self.state(caller) else { return };
+        if let Some(room) = &state.room {
+            room.notify();
+        }
+    }
+
+    fn turn_end(&mut self, _net: &mut Net) {
+        self.post_backlog();
+    }
+
+    fn shutting_down(&mut self, net: &mut Net) {
+        self.stopping = true;
+        let streams = self.calls.iter().filter(|(_, state)| state.method.streams_requests());
+        let streams: Vec<_> = streams.map(|(tag, state)| Caller { call: state.call, tag: tag as u64 }).collect();
+        for caller in streams {
+            self.fail(net, caller, &error::stopped());
+        }
+        self.connections = None;
+    }
+}
+
+impl Api {
+    /// The state of a call that is not over.
+    pub(super) fn state(&mut self, caller: Caller) -> Option<&mut CallState> {
+        self.calls.get_mut(caller.tag as usize).filter(|state| state.call == caller.call)
+    }
+
+    /// A call was answered to its end.
+    pub(super) fn finished(&mut self, caller: Caller) {
+        self.forget(caller);
+    }
+
+    fn forget(&mut self, caller: Caller) {
+        let Some(state) = self.state(caller) else { return };
+        let room = state.room.take();
+        self.calls.remove(caller.tag as usize);
+        if let Some(room) = room {
+            room.notify();
+        }
+    }
+}

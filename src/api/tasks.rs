@@ -1,0 +1,345 @@
+//! Reads that run as tasks: long ones, and those that need the disk.
+//!
+//! A task holds a view, so what it reads stays; works in slices and yields between them; and produces bytes only as the
+//! caller's window opens. It ends when its call is over.
+
+use super::answer::{self, Runs, row_bytes};
+use super::error;
+use super::kv::{encode_write, readable};
+use super::records::{PageReads, Records, Unreadable};
+use super::service::{Api, Caller, WriteRequest};
+use crate::grpc::Status;
+use crate::limits::{API_PART_BYTES, API_SLICE_ROWS, API_STREAM_ROWS_MIN};
+use crate::mvcc::index::Index;
+use crate::mvcc::revision::Revision;
+use crate::mvcc::view::View;
+use crate::net::{Core, Net};
+use crate::proto::etcdserverpb::{RangeRequest, TxnRequest};
+use crate::raft::messages::Request;
+use crate::reactor::serve::{self, Notify};
+use crate::state::depth::{Shape, decode};
+use crate::state::outcome::Answer;
+use crate::state::range::{Projection, RangeRows, RangeRun};
+use crate::state::{plan, validate};
+use bytes::Bytes;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// A task's hold on its call.
+pub(super) struct Task {
+    pub(super) connections: Core<Api>,
+    pub(super) caller: Caller,
+    room: Rc<Notify>,
+    pub(super) pages: PageReads,
+    pub(super) index: Arc<Index<View>>,
+    pub(super) view: View,
+}
+
+/// Why a task ends without an answer of its own.
+pub(super) enum Ended {
+    /// The call is over.
+    Gone,
+    /// It gets this status.
+    Failed(Status),
+    /// A page is damaged.
+    Corrupt(String),
+}
+
+impl From<Unreadable> for Ended {
+    fn from(unreadable: Unreadable) -> Ended {
+        match unreadable {
+            Unreadable::Corrupt(description) => Ended::Corrupt(description),
+            Unreadable::Expired => Ended::Failed(error::expired()),
+        }
+    }
+}
+
+impl Api {
+    /// A task's hold on a call; `None` while the core shuts down.
+    fn task(&mut self, caller: Caller, view: View, at_main: i64) -> Option<Task> {
+        let connections = self.connections.clone()?;
+        let room = Rc::new(Notify::new());
+        self.state(caller)?.room = Some(room.clone());
+        self.begin_reading(at_main);
+        let (pages, index) = (self.pages.clone(), self.index.clone());
+        Some(Task { connections, caller, room, pages, index, view })
+    }
+
+    /// Ends what `task` began.
+    fn task_ended(&mut self, net: &mut Net, caller: Caller, at_main: i64, result: Result<(), Ended>) {
+        self.end_reading(at_main);
+        match result {
+            Ok(()) => self.finished(caller),
+            Err(Ended::Gone) => {}
+            Err(Ended::Failed(status)) => self.fail(net, caller, &status),
+            Err(Ended::Corrupt(description)) => {
+                self.post(Request::Corrupt { description });
+                self.fail(net, caller, &error::corrupt());
+            }
+        }
+    }
+
+    pub(super) fn run<F>(&mut self, caller: Caller, view: View, at_main: i64, body: impl FnOnce(Task) -> F)
+    where
+        F: Future<Output = Result<(), Ended>> + 'static,
+    {
+        let Some(task) = self.task(caller, view, at_main) else { return };
+        let connections = task.connections.clone();
+        let body = body(task);
+        serve::spawn(async move {
+            let result = body.await;
+            connections.with(|api, net| api.task_ended(net, caller, at_main, result));
+        });
+    }
+
+    /// Goes on with a range that is long or needs the disk.
+    pub(super) fn spawn_range(&mut self, _net: &mut Net, caller: Caller, view: View, run: RangeRun, found: bool) {
+        let at_main = run.at_main();
+        let identity = self.settings.identity;
+        self.run(caller, view, at_main, move |task| async move {
+            let rows = task.rows(run, found).await?;
+            let header = identity.header(rows.revision, task.view.term);
+            task.send_range(&header, &rows).await
+        });
+    }
+
+    pub(super) fn spawn_read_txn(&mut self, caller: Caller, view: View, request: TxnRequest) {
+        let at_main = view.revision;
+        let identity = self.settings.identity;
+        self.run(caller, view, at_main, move |task| async move {
+            let bytes = task.read_txn(&request, identity).await?;
+            task.send_whole(bytes)
+        });
+    }
+
+    pub(super) fn spawn_show(
+        &mut self,
+        caller: Caller,
+        payload: WriteRequest,
+        answer: Answer,
+        view: View,
+        missing: Vec<Revision>,
+    ) {
+        let at_main = view.revision;
+        let identity = self.settings.identity;
+        self.run(caller, view, at_main, move |task| async move {
+            let mut records = Records::resident(&task.view);
+            let mut missing = missing;
+            loop {
+                records.fetch(&task.pages, missing).await?;
+                let encoded =
+                    encode_write(&task.index.pin(), &payload, &answer, identity, &task.view, &records);
+                match encoded {
+                    Ok(bytes) => return task.send_whole(bytes),
+                    Err(more) => missing = more,
+                }
+            }
+        });
+    }
+
+    pub(super) fn range_stream(&mut self, net: &mut Net, caller: Caller, message: Bytes) -> Result<(), Status> {
+        let _ = net;
+        let request: RangeRequest = decode(Shape::Flat, message).map_err(|error| error::status(&error))?;
+        validate::check_range_stream(&request).map_err(|error| error::status(&error))?;
+        let view = self.index.clone().pin().view().clone();
+        let run = RangeRun::new(&request, readable(&view)).map_err(|error| error::status(&error))?;
+        let identity = self.settings.identity;
+        let chunk_bytes = self.settings.max_request_bytes;
+        let at_main = run.at_main();
+        self.run(caller, view, at_main, move |task| async move {
+            let rows = task.rows(run, false).await?;
+            let header = identity.header(rows.revision, task.view.term);
+            task.send_stream(&header, &rows, chunk_bytes).await
+        });
+        Ok(())
+    }
+}
+
+impl Task {
+    /// The rows of a range, sorted and cut.
+    async fn rows(&self, mut run: RangeRun, mut found: bool) -> Result<RangeRows, Ended> {
+        while !found {
+            found = {
+                let pinned = self.index.pin();
+                run.step(&pinned)
+            };
+            serve::yield_now().await;
+            self.check_open()?;
+        }
+        let mut records = Records::resident(&self.view);
+        if run.needs_values() {
+            let missing = records.missing(run.rows().iter().map(|row| row.revision));
+            records.fetch(&self.pages, missing).await?;
+        }
+        let pinned = self.index.pin();
+        Ok(Runs { keys: &pinned, records: &records, missing: Vec::new() }.finish(run))
+    }
+
+    pub(super) fn check_open(&self) -> Result<(), Ended> {
+        let caller = self.caller;
+        if self.connections.with(|_, net| net.is_open(caller.call)) { Ok(()) } else { Err(Ended::Gone) }
+    }
+
+    /// Waits until the caller takes more.
+    async fn wait_for_room(&self) -> Result<(), Ended> {
+        let caller = self.caller;
+        loop {
+            self.check_open()?;
+            let has_room = self.connections.with(|_, net| {
+                let has_room = net.capacity(caller.call) > 0;
+                if !has_room {
+                    net.notify_writable(caller.call);
+                }
+                has_room
+            });
+            if has_room {
+                return Ok(());
+            }
+            self.room.notified().await;
+        }
+    }
+
+    /// The encoded row, wherever it is.
+    async fn with_row<R>(
+        &self,
+        rows: &RangeRows,
+        at: usize,
+        buffer: &mut Vec<u8>,
+        take: impl FnOnce(&[u8]) -> R,
+    ) -> Result<R, Ended> {
+        let row = &rows.rows[at];
+        let mut records = Records::resident(&self.view);
+        if rows.projection != Projection::FromIndex && records.bytes(row.revision).is_none() {
+            records.fetch(&self.pages, vec![row.revision]).await?;
+        }
+        let bytes = row_bytes(row, rows.projection, &records, buffer);
+        Ok(take(bytes.expect("fetched")))
+    }
+
+    /// The encoded length of a row, without reading its value.
+    async fn row_length(&self, rows: &RangeRows, at: usize, buffer: &mut Vec<u8>) -> Result<usize, Ended> {
+        let row = &rows.rows[at];
+        let records = Records::resident(&self.view);
+        match row_bytes(row, rows.projection, &records, buffer) {
+            Some(bytes) => Ok(bytes.len()),
+            None => {
+                let with_value = rows.projection == Projection::Record;
+                Ok(self.pages.record_length(&self.view, row.revision, with_value).await?)
+            }
+        }
+    }
+
+    /// Sends a `RangeResponse` of any length with bounded memory: its length first, then its rows as they are taken.
+    async fn send_range(
+        &self,
+        header: &crate::proto::etcdserverpb::ResponseHeader,
+        rows: &RangeRows,
+    ) -> Result<(), Ended> {
+        let mut buffer = Vec::new();
+        let mut part = Vec::with_capacity(API_PART_BYTES);
+        answer::put_header(&mut part, header);
+        let mut length = part.len();
+        for at in 0..rows.rows.len() {
+            length += answer::kv_length(self.row_length(rows, at, &mut buffer).await?);
+            if at % API_SLICE_ROWS == API_SLICE_ROWS - 1 {
+                serve::yield_now().await;
+                self.check_open()?;
+            }
+        }
+        let mut end = Vec::new();
+        answer::put_range_end(&mut end, rows.more, rows.count);
+        length += end.len();
+        self.send(|net, call| net.begin_message(call, length))?;
+        for at in 0..rows.rows.len() {
+            self.with_row(rows, at, &mut buffer, |row| answer::put_kv(&mut part, row)).await?;
+            if part.len() >= API_PART_BYTES {
+                self.wait_for_room().await?;
+                let full = std::mem::replace(&mut part, Vec::with_capacity(API_PART_BYTES));
+                self.send(|net, call| net.send_part(call, full.into()))?;
+                serve::yield_now().await;
+            }
+        }
+        part.extend_from_slice(&end);
+        self.wait_for_room().await?;
+        self.send(|net, call| net.send_part(call, part.into()))?;
+        self.send(|net, call| net.finish(call, &Status::OK))
+    }
+
+    /// Sends the chunks of a `RangeStream` (`etcd-surface` 4.3): only the last has header, more and count.
+    async fn send_stream(
+        &self,
+        header: &crate::proto::etcdserverpb::ResponseHeader,
+        rows: &RangeRows,
+        chunk_bytes: usize,
+    ) -> Result<(), Ended> {
+        let mut buffer = Vec::new();
+        let mut chunk = Vec::new();
+        let mut chunk_rows = 0;
+        for at in 0..rows.rows.len() {
+            self.with_row(rows, at, &mut buffer, |row| answer::put_kv(&mut chunk, row)).await?;
+            chunk_rows += 1;
+            let last = at + 1 == rows.rows.len();
+            if !last && chunk_rows >= API_STREAM_ROWS_MIN && chunk.len() >= chunk_bytes / 2 {
+                self.send_chunk(&std::mem::take(&mut chunk)).await?;
+                chunk_rows = 0;
+            }
+        }
+        let mut last = Vec::with_capacity(chunk.len() + 64);
+        answer::put_header(&mut last, header);
+        last.extend_from_slice(&chunk);
+        answer::put_range_end(&mut last, rows.more, rows.count);
+        self.send_chunk(&last).await?;
+        self.send(|net, call| net.finish(call, &Status::OK))
+    }
+
+    async fn send_chunk(&self, response: &[u8]) -> Result<(), Ended> {
+        let mut message = Vec::with_capacity(response.len() + 8);
+        message.push(0x0a);
+        crate::mvcc::record::put_varint(&mut message, response.len() as u64);
+        message.extend_from_slice(response);
+        self.wait_for_room().await?;
+        self.send(|net, call| net.send_message(call, message.into()))?;
+        serve::yield_now().await;
+        Ok(())
+    }
+
+    pub(super) fn send_whole(&self, message: Bytes) -> Result<(), Ended> {
+        self.send(|net, call| net.send_message(call, message))?;
+        self.send(|net, call| net.finish(call, &Status::OK))
+    }
+
+    fn send(
+        &self,
+        act: impl FnOnce(&mut Net, crate::net::Call) -> Result<(), crate::http::SendError>,
+    ) -> Result<(), Ended> {
+        let call = self.caller.call;
+        self.connections.with(|_, net| act(net, call)).map_err(|_| Ended::Gone)
+    }
+
+    async fn read_txn(&self, request: &TxnRequest, identity: answer::Identity) -> Result<Bytes, Ended> {
+        let mut records = Records::resident(&self.view);
+        let mut missing = {
+            let pinned = self.index.pin();
+            records.missing(plan::needed_by_txn(request, &pinned, self.view.revision))
+        };
+        loop {
+            records.fetch(&self.pages, std::mem::take(&mut missing)).await?;
+            self.check_open()?;
+            let pinned = self.index.pin();
+            let decided = plan::decide_read_only(request, &pinned, readable(&self.view), &records)
+                .map_err(|error| Ended::Failed(error::status(&error)))?;
+            let mut runs = Runs { keys: &pinned, records: &records, missing: Vec::new() };
+            let mut ranges = Vec::with_capacity(decided.ranges.len());
+            for mut run in decided.ranges {
+                while !run.step(&pinned) {}
+                ranges.push(runs.finish(run));
+            }
+            missing = runs.missing;
+            if missing.is_empty() {
+                let header = identity.header(decided.revision, self.view.term);
+                let response = answer::read_txn_response(header, decided.succeeded, &ranges, &records);
+                return Ok(answer::encode(&response.expect("nothing is missing")));
+            }
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! Applying committed entries: decode, fetch what decides, run on the state, answer who waits.
+//!
+//! In slices: an entry may stop on its budget and go on in the next turn, and an entry whose deciding records are not in
+//! memory waits for them, while everything else goes on (DESIGN 12 (18)). A view is published per batch, before its
+//! answers leave.
+
+use super::core::{Fatal, LogCore};
+use super::messages::{Dropped, Reply};
+use super::storage::Position;
+use super::waiters::Waiter;
+use crate::io::disk::Disk;
+use crate::limits::{APPLY_BATCH_ENTRIES, APPLY_SLICE_RECORDS, COMPACTION_SLICE_RECORDS};
+use crate::mvcc::revision::Revision;
+use crate::proto::etcdserverpb::InternalRaftRequest;
+use crate::state::depth;
+use crate::state::members::Member;
+use crate::state::outcome::{Answer, Outcome};
+use crate::state::{self, CompactionProgress, Progress};
+use raft::eraftpb::{ConfChange, ConfChangeType, Entry, EntryType};
+use std::time::Duration;
+
+/// Where apply is.
+#[derive(Default)]
+pub struct Applier {
+    /// The entry under way: decoded, waiting for records or stopped on its budget.
+    current: Option<Current>,
+    /// Outcomes of applied entries that no published view shows yet.
+    unanswered: Vec<(Waiter, Outcome)>,
+    /// Physical compactions whose askers wait, with the compact revision.
+    physical: Vec<(i64, Waiter, Outcome)>,
+    /// Whether the page store found no room at its last checkpoint.
+    pub(super) no_space: bool,
+}
+
+struct Current {
+    position: Position,
+    request: InternalRaftRequest,
+    length: usize,
+    waiter: Option<Waiter>,
+    stage: Stage,
+}
+
+enum Stage {
+    /// Records are being fetched.
+    Loading,
+    /// Begun, and stopped on its budget.
+    Begun,
+}
+
+impl Applier {
+    /// Whether no entry is half applied.
+    pub fn is_idle(&self) -> bool {
+        self.current.is_none()
+    }
+}
+
+impl LogCore {
+    /// Applies up to a batch of entries. True when more could be applied at once.
+    pub(super) fn apply_some<D: Disk>(&mut self, disk: &mut D, now: Duration) -> Result<bool, Fatal> {
+        let mut changed = false;
+        for _ in 0..APPLY_BATCH_ENTRIES {
+            if self.applier.current.is_none() {
+                if self.is_saturated() {
+                    break;
+                }
+                let Some(entry) = self.replica.node().next_committed() else {
+                    break;
+                };
+                if !self.begin_entry(entry)? {
+                    changed = true;
+                    continue;
+                }
+            }
+            match self.continue_entry(disk, now)? {
+                Some((waiter, outcome)) => {
+                    changed = true;
+                    self.applier.unanswered.extend(waiter.map(|waiter| (waiter, outcome)));
+                }
+                None => break,
+            }
+        }
+        // A batch may end in the middle of an entry: then it is published, and answered, when that entry is done.
+        if (changed || !self.applier.unanswered.is_empty()) && self.applier.is_idle() {
+            let index = self.state.applied_index();
+            self.replica.node().applied(index);
+            let root = self.checkpoints.store().root().clone();
+            self.publish(root);
+            let outcomes = std::mem::take(&mut self.applier.unanswered);
+            self.answer(outcomes);
+        }
+        let more = match &self.applier.current {
+            Some(current) => matches!(current.stage, Stage::Begun),
+            None => self.replica.node().has_committed() && !self.is_saturated(),
+        };
+        Ok(more)
+    }
+
+    /// Decodes an entry. False when it was done with right away.
+    fn begin_entry(&mut self, entry: Entry) -> Result<bool, Fatal> {
+        let position = Position {
+            index: entry.index,
+            term: entry.term,
+        };
+        let mut dropped = Vec::new();
+        let waiter = self.waiters.take(position, &mut dropped);
+        for waiter in dropped {
+            self.drop_waiter(waiter, Dropped::NoLeader);
+        }
+        match entry.get_entry_type() {
+            EntryType::EntryNormal if entry.data.is_empty() => {
+                self.state.skip(position.index, position.term);
+                Ok(false)
+            }
+            EntryType::EntryNormal => {
+                let length = entry.data.len();
+                self.pending_bytes = self.pending_bytes.saturating_sub(length);
+                let request = depth::decode_entry(entry.data).map_err(|error| Fatal::Entry {
+                    index: position.index,
+                    reason: error.to_string(),
+                })?;
+                if request.alarm.is_some() {
+                    self.alarm_applied();
+                }
+                let needed = self.state.needs(&request);
+                let root = self.checkpoints.store().root().clone();
+                self.loader.start(root, needed);
+                self.applier.current = Some(Current {
+                    position,
+                    request,
+                    length,
+                    waiter,
+                    stage: Stage::Loading,
+                });
+                Ok(true)
+            }
+            EntryType::EntryConfChange => {
+                self.apply_conf_change(&entry)?;
+                Ok(false)
+            }
+            EntryType::EntryConfChangeV2 => Err(Fatal::Entry {
+                index: position.index,
+                reason: "it is a ConfChangeV2, which etcd's log never holds".to_string(),
+            }),
+        }
+    }
+
+    fn apply_conf_change(&mut self, entry: &Entry) -> Result<(), Fatal> {
+        let wrong = |reason: String| Fatal::Entry {
+            index: entry.index,
+            reason,
+        };
+        let change: ConfChange =
+            prost::Message::decode(entry.data.clone()).map_err(|error| wrong(error.to_string()))?;
+        // 0 is an added voter in raftpb and in raft-rs; the others come with clusters.
+        if change.change_type != ConfChangeType::AddNode as i32 {
+            return Err(wrong(format!(
+                "membership change {} is not built yet",
+                change.change_type
+            )));
+        }
+        let member: Member = serde_json::from_slice(&change.context)
+            .map_err(|error| wrong(format!("its member is not etcd's JSON: {error}")))?;
+        self.state.members_mut().add(member);
+        self.replica
+            .node()
+            .apply_conf_change(&change)
+            .map_err(|error| wrong(error.to_string()))?;
+        self.state.skip(entry.index, entry.term);
+        Ok(())
+    }
+
+    /// Goes on with the current entry. `None` when it has to wait or its budget is used up.
+    fn continue_entry<D: Disk>(
+        &mut self,
+        disk: &mut D,
+        now: Duration,
+    ) -> Result<Option<(Option<Waiter>, Outcome)>, Fatal> {
+        let current = self.applier.current.as_mut().expect("an entry is under way");
+        let progress = match current.stage {
+            Stage::Loading => {
+                if !self.loader.step(disk)? {
+                    return Ok(None);
+                }
+                let entry = state::Entry {
+                    index: current.position.index,
+                    term: current.position.term,
+                    request: &current.request,
+                    answer: current.waiter.is_some(),
+                    now,
+                };
+                self.state.apply(&entry, self.loader.found(), APPLY_SLICE_RECORDS)
+            }
+            Stage::Begun => self.state.resume(APPLY_SLICE_RECORDS),
+        };
+        match progress {
+            Progress::More => {
+                current.stage = Stage::Begun;
+                Ok(None)
+            }
+            Progress::Needs(revisions) => {
+                let root = self.checkpoints.store().root().clone();
+                self.loader.start(root, revisions);
+                Ok(None)
+            }
+            Progress::Done(outcome) => {
+                let current = self.applier.current.take().expect("an entry is under way");
+                self.dirty_bytes += current.length as u64;
+                Ok(self.finish_entry(current, outcome))
+            }
+        }
+    }
+
+    /// What follows an applied entry beside its answer. A physical compaction is answered when it is done.
+    fn finish_entry(&mut self, current: Current, outcome: Outcome) -> Option<(Option<Waiter>, Outcome)> {
+        if let Ok(Answer::LeaseRevoke { id }) = outcome.answer {
+            let (revoked, waiting) = std::mem::take(&mut self.renewals)
+                .into_iter()
+                .partition(|(lease, _)| *lease == id);
+            self.renewals = waiting;
+            let revoked: Vec<(i64, Waiter)> = revoked;
+            for (_, waiter) in revoked {
+                self.replies.push((
+                    waiter.core,
+                    Reply::Renewed {
+                        token: waiter.token,
+                        ttl_s: Some(0),
+                    },
+                ));
+            }
+        }
+        let physical = current
+            .request
+            .compaction
+            .filter(|compaction| compaction.physical && outcome.answer.is_ok());
+        if let (Some(compaction), Some(waiter)) = (physical, current.waiter) {
+            self.applier
+                .physical
+                .push((compaction.revision, waiter, outcome.clone()));
+            return Some((None, outcome));
+        }
+        Some((current.waiter, outcome))
+    }
+
+    /// Answers outcomes of the batch that was just published.
+    fn answer(&mut self, outcomes: Vec<(Waiter, Outcome)>) {
+        if outcomes.is_empty() {
+            return;
+        }
+        let index = self.state.index().clone();
+        let view = index.pin().view().clone();
+        for (waiter, outcome) in outcomes {
+            let reply = Reply::Applied {
+                token: waiter.token,
+                outcome,
+                view: view.clone(),
+            };
+            self.replies.push((waiter.core, reply));
+        }
+    }
+
+    /// Removes what a compaction leaves, by slices. True when more could be removed at once.
+    pub(super) fn compact_some<D: Disk>(&mut self, disk: &mut D, now: Duration) -> Result<bool, Fatal> {
+        let _ = now;
+        if !self.applier.is_idle() {
+            return Ok(false);
+        }
+        match self.state.compaction_target() {
+            Some(target) if self.readers.lowest() >= target => {}
+            _ => return Ok(false),
+        }
+        match self.state.compaction_step(COMPACTION_SLICE_RECORDS) {
+            CompactionProgress::Idle => return Ok(false),
+            CompactionProgress::More => {}
+            CompactionProgress::NeedsRecords { from, through } => return self.load_compacted(disk, from, through),
+            CompactionProgress::Finished(revision) => {
+                let root = self.checkpoints.store().root().clone();
+                self.publish(root);
+                let (done, waiting) = std::mem::take(&mut self.applier.physical)
+                    .into_iter()
+                    .partition(|(at, _, _)| *at <= revision);
+                self.applier.physical = waiting;
+                let done: Vec<(i64, Waiter, Outcome)> = done;
+                self.answer(done.into_iter().map(|(_, waiter, outcome)| (waiter, outcome)).collect());
+                tracing::info!(compact_revision = revision, "finished scheduled compaction");
+            }
+        }
+        Ok(true)
+    }
+
+    /// Hands a compaction the keys of records that only the page store has.
+    fn load_compacted<D: Disk>(&mut self, disk: &mut D, from: Revision, through: i64) -> Result<bool, Fatal> {
+        let root = self.checkpoints.store().root().clone();
+        match self.loader.keys(disk, &root, from, through, COMPACTION_SLICE_RECORDS)? {
+            Some((keys, next)) => {
+                self.state.compact_records(keys, next);
+                Ok(true)
+            }
+            None => Ok(false),
+        }
+    }
+}

@@ -1,0 +1,426 @@
+//! Starting a log core: page store, index, log, and the replay of what the page store lacks.
+//!
+//! Blocking: nothing is served before this is over. Rules of the start (DESIGN 12 (1), issue's refusals): what is read is
+//! made durable again before raft sees it; a log without our page file, or etcd's own data, is refused untouched.
+
+use super::checkpoint::Checkpoints;
+use super::core::{Fatal, LogCore, Options};
+use super::loader::Loader;
+use super::replica::{Applied, Identity, Replica, ReplicaError, ReplicaOptions};
+use super::storage::Position;
+use crate::io::disk::{Disk, DiskError, FileId, Operation};
+use crate::mvcc::readers::Readers;
+use crate::mvcc::record::KeyValueView;
+use crate::mvcc::revision::Revision;
+use crate::pages::{
+    self, PageCache, PageStore, ReadFailure, RecordId, RecordScan, Root, Scanned, StoreFailure, TreeId, TreeScan,
+};
+use crate::proto::etcdserverpb::InternalRaftRequest;
+use crate::proto::membershippb::{Attributes, ClusterMemberAttrSetRequest, ClusterVersionSetRequest};
+use crate::state::lease::LessorConfig;
+use crate::state::members::Member;
+use crate::state::{Restore, RestoreError, State};
+use crate::wal;
+use bytes::Bytes;
+use raft::eraftpb::ConfState;
+use serde::{Deserialize, Serialize};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The page file's name in `member/snap`.
+pub const PAGE_FILE: &str = "db.ringd";
+/// etcd's own data file, beside which ours is never made.
+const ETCD_FILE: &str = "db";
+/// Records or pairs restored between two looks at what is missing.
+const RESTORE_SLICE: usize = 4096;
+
+/// Everything a log core starts from.
+#[derive(Clone, Debug)]
+pub struct Boot {
+    /// The data directory.
+    pub data_directory: PathBuf,
+    /// The log's directory.
+    pub wal_directory: PathBuf,
+    /// How the replica works.
+    pub replica: ReplicaOptions,
+    /// How the page store works.
+    pub pages: pages::Options,
+    /// The token of the log core's own reads.
+    pub loader_token: u64,
+    /// How the log core works.
+    pub options: Options,
+    /// Leases.
+    pub lessor: LessorConfig,
+    /// This member as it is told to others.
+    pub member: Member,
+    /// The cluster version to set when there is none.
+    pub cluster_version: String,
+    /// What serve cores read.
+    pub readers: Readers,
+}
+
+/// Why the start failed.
+#[derive(Debug, thiserror::Error)]
+pub enum BootError {
+    /// A directory or file can't be used.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    /// The directory holds etcd's data.
+    #[error(
+        "{path} is etcd's own data; ringd does not touch it: choose another --data-dir, or move the data over with a \
+         snapshot when that is built"
+    )]
+    EtcdData {
+        /// The file found.
+        path: PathBuf,
+    },
+    /// There is a log but no page file.
+    #[error(
+        "{wal} holds a write-ahead log but {pages} is missing: it is etcd's directory, or the page file was lost; ringd \
+         leaves it untouched: choose another --data-dir, or restore the file"
+    )]
+    LogWithoutPages {
+        /// The log's directory.
+        wal: PathBuf,
+        /// The page file.
+        pages: PathBuf,
+    },
+    /// There is a page file with data but no log.
+    #[error(
+        "{pages} holds data up to entry {applied} but {wal} has no write-ahead log: it was lost or --wal-dir is wrong"
+    )]
+    PagesWithoutLog {
+        /// The log's directory.
+        wal: PathBuf,
+        /// The page file.
+        pages: PathBuf,
+        /// The page file's applied index.
+        applied: u64,
+    },
+    /// The page store.
+    #[error(transparent)]
+    Pages(#[from] StoreFailure),
+    /// A page needed for the start.
+    #[error("{path}: {reason}; restore the member from a snapshot or from its peers")]
+    Page {
+        /// The page file.
+        path: PathBuf,
+        /// Which page and what is wrong.
+        reason: String,
+    },
+    /// What the page store holds makes no state.
+    #[error(transparent)]
+    Restore(#[from] RestoreError),
+    /// The log or raft.
+    #[error(transparent)]
+    Replica(#[from] ReplicaError),
+    /// Replaying the log.
+    #[error(transparent)]
+    Fatal(#[from] Fatal),
+}
+
+/// raft's membership as the page store keeps it.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Membership {
+    voters: Vec<u64>,
+    #[serde(default)]
+    learners: Vec<u64>,
+}
+
+/// The membership as bytes of a commit.
+pub(super) fn encode_membership(conf_state: &ConfState) -> Bytes {
+    let membership = Membership {
+        voters: conf_state.voters.clone(),
+        learners: conf_state.learners.clone(),
+    };
+    serde_json::to_vec(&membership)
+        .expect("numbers in lists are JSON")
+        .into()
+}
+
+/// Starts a log core: when this returns it leads, has applied an entry of its own term and has published itself.
+pub fn start<D: Disk>(disk: &mut D, boot: Boot, now: impl Fn() -> Duration) -> Result<LogCore, BootError> {
+    let member_directory = boot.data_directory.join("member");
+    let snap_directory = member_directory.join("snap");
+    let path = snap_directory.join(PAGE_FILE);
+    let store = open_pages(disk, &boot, &member_directory, &snap_directory, &path)?;
+    let state = restore(disk, &store, boot.lessor)?;
+    let applied = applied(store.root(), &path)?;
+    let context = serde_json::to_vec(&Member {
+        name: String::new(),
+        client_urls: Vec::new(),
+        ..boot.member.clone()
+    });
+    let context = Bytes::from(context.expect("a member is JSON"));
+    let identity = boot.replica.identity;
+    let (replica, repair) = Replica::start(disk, &boot.wal_directory, boot.replica.clone(), &applied, context)?;
+    if let Some(repair) = repair {
+        tracing::warn!(
+            file = %repair.path.display(), offset = repair.offset, bytes = repair.bytes, reason = repair.reason,
+            "cut the torn tail of the write-ahead log; nothing acknowledged was in it"
+        );
+    }
+    let loader = Loader::new(store.file(), boot.loader_token);
+    let checkpoints = Checkpoints::new(store);
+    let mut core = LogCore::assemble(
+        boot.options,
+        identity.member_id,
+        replica,
+        state,
+        checkpoints,
+        loader,
+        boot.readers.clone(),
+    );
+    lead(&mut core, disk, identity, &boot, now)?;
+    Ok(core)
+}
+
+fn open_pages<D: Disk>(
+    disk: &mut D,
+    boot: &Boot,
+    member_directory: &Path,
+    snap_directory: &Path,
+    path: &Path,
+) -> Result<PageStore, BootError> {
+    for directory in [&boot.data_directory, member_directory, snap_directory] {
+        disk.call(Operation::CreateDirectory {
+            path: directory.to_path_buf(),
+        })?;
+    }
+    let names = disk.list(snap_directory)?;
+    let has = |file: &str| names.iter().any(|name| name == file);
+    if has(ETCD_FILE) {
+        return Err(BootError::EtcdData {
+            path: snap_directory.join(ETCD_FILE),
+        });
+    }
+    let has_log = wal::exists(disk, &boot.wal_directory).map_err(ReplicaError::from)?;
+    let (wal, pages) = (boot.wal_directory.clone(), path.to_path_buf());
+    match (has(PAGE_FILE), has_log) {
+        (false, true) => Err(BootError::LogWithoutPages { wal, pages }),
+        (false, false) => {
+            let store = PageStore::create(disk, path, boot.pages.clone())?;
+            for directory in [snap_directory, member_directory, &boot.data_directory] {
+                disk.call(Operation::SyncDirectory {
+                    path: directory.to_path_buf(),
+                })?;
+            }
+            Ok(store)
+        }
+        (true, _) => {
+            let store = PageStore::open(disk, path, boot.pages.clone())?;
+            let applied = store.root().fields().applied_index;
+            if !has_log && applied > 0 {
+                return Err(BootError::PagesWithoutLog { wal, pages, applied });
+            }
+            Ok(store)
+        }
+    }
+}
+
+fn applied(root: &Root, path: &Path) -> Result<Applied, BootError> {
+    let fields = root.fields();
+    let membership = if fields.membership.is_empty() {
+        Membership::default()
+    } else {
+        serde_json::from_slice(&fields.membership).map_err(|error| BootError::Page {
+            path: path.to_path_buf(),
+            reason: format!("the membership in its meta page is not JSON: {error}"),
+        })?
+    };
+    let position = Position {
+        index: fields.applied_index,
+        term: fields.term,
+    };
+    Ok(Applied {
+        position,
+        voters: membership.voters,
+    })
+}
+
+/// The state as of the page store's root.
+fn restore<D: Disk>(disk: &mut D, store: &PageStore, lessor: LessorConfig) -> Result<State, BootError> {
+    let root = store.root().clone();
+    let mut restore = Restore::new(lessor, &root);
+    let mut cache = PageCache::new(crate::limits::LOG_CORE_CACHE_BYTES);
+    let mut pages = BootPages {
+        file: store.file(),
+        path: store.path().to_path_buf(),
+        root: root.clone(),
+    };
+    for tree in [TreeId::Leases, TreeId::Members, TreeId::Alarms, TreeId::Meta] {
+        let mut scan = TreeScan::new(tree, b"");
+        loop {
+            let mut failed = None;
+            let scanned = scan.step(&root, &mut cache, RESTORE_SLICE, |key, value| {
+                failed = restore.pair(tree, key, value).err();
+                if failed.is_some() {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
+                }
+            });
+            if let Some(error) = failed {
+                return Err(error.into());
+            }
+            if pages.advance(disk, &mut cache, scanned)? {
+                break;
+            }
+        }
+    }
+    let mut scan = RecordScan::new(RecordId { main: 0, sub: 0 });
+    loop {
+        let mut failed = None;
+        let scanned = scan.step_heads(&root, &mut cache, RESTORE_SLICE, |head| {
+            let fields = KeyValueView {
+                key: head.key,
+                create_revision: head.create_revision,
+                mod_revision: head.id.main,
+                version: head.version,
+                value: &[],
+                lease: head.lease,
+            };
+            failed = restore
+                .record(Revision::new(head.id.main, head.id.sub), &fields, head.tombstone)
+                .err();
+            if failed.is_some() {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        });
+        if let Some(error) = failed {
+            return Err(error.into());
+        }
+        if matches!(scanned, Err(ReadFailure::Missing(_))) {
+            let ahead = scan.ahead(&root, &mut cache, crate::limits::pages::BOOT_READS, false);
+            for address in ahead {
+                pages.load(disk, &mut cache, &address)?;
+            }
+        }
+        if pages.advance(disk, &mut cache, scanned)? {
+            break;
+        }
+    }
+    Ok(restore.finish())
+}
+
+/// Reads pages that a scan at boot misses.
+struct BootPages {
+    file: FileId,
+    path: PathBuf,
+    root: Root,
+}
+
+impl BootPages {
+    /// True at the end of the scan; loads what it misses.
+    fn advance<D: Disk>(
+        &mut self,
+        disk: &mut D,
+        cache: &mut PageCache,
+        scanned: Result<Scanned, ReadFailure>,
+    ) -> Result<bool, BootError> {
+        match scanned {
+            Ok(Scanned::End) => Ok(true),
+            Ok(Scanned::More) => Ok(false),
+            Err(ReadFailure::Missing(address)) => self.load(disk, cache, &address).map(|()| false),
+            Err(failure) => Err(self.page_error(failure)),
+        }
+    }
+
+    fn load<D: Disk>(
+        &mut self,
+        disk: &mut D,
+        cache: &mut PageCache,
+        address: &pages::PageAddress,
+    ) -> Result<(), BootError> {
+        let (buffer, length) = disk.read(self.file, address.offset(), address.length())?;
+        let length = length.min(address.length());
+        self.root
+            .insert(cache, address, &buffer[..length])
+            .map_err(|failure| self.page_error(failure))
+    }
+
+    fn page_error(&self, failure: ReadFailure) -> BootError {
+        BootError::Page {
+            path: self.path.clone(),
+            reason: failure.to_string(),
+        }
+    }
+}
+
+/// Replays the log, wins the election, applies an entry of the new term and publishes the member.
+fn lead<D: Disk>(
+    core: &mut LogCore,
+    disk: &mut D,
+    identity: Identity,
+    boot: &Boot,
+    now: impl Fn() -> Duration,
+) -> Result<(), BootError> {
+    settle(core, disk, &now, |core| {
+        !core.replica.node().has_committed() && core.applier.is_idle()
+    })?;
+    core.replica
+        .node()
+        .campaign()
+        .map_err(|error| BootError::Replica(error.into()))?;
+    settle(core, disk, &now, |core| core.replica.node().is_leader())?;
+    let term = core.replica.node().term();
+    settle(core, disk, &now, |core| core.state.applied_term() == term)?;
+    if core.state.members().version().is_none() {
+        let version = Some(ClusterVersionSetRequest {
+            ver: boot.cluster_version.clone(),
+        });
+        core.propose_own(InternalRaftRequest {
+            cluster_version_set: version,
+            ..Default::default()
+        });
+    }
+    let published = core.state.members().get(identity.member_id);
+    if !published.is_some_and(|member| member.name == boot.member.name && member.client_urls == boot.member.client_urls)
+    {
+        let attributes = Attributes {
+            name: boot.member.name.clone(),
+            client_urls: boot.member.client_urls.clone(),
+        };
+        let request = ClusterMemberAttrSetRequest {
+            member_id: identity.member_id,
+            member_attributes: Some(attributes),
+        };
+        core.propose_own(InternalRaftRequest {
+            cluster_member_attr_set: Some(request),
+            ..Default::default()
+        });
+    }
+    settle(core, disk, &now, |core| {
+        let last = core.replica.node().last_index();
+        core.state.applied_index() == last && core.is_quiet()
+    })?;
+    core.replies.clear();
+    Ok(())
+}
+
+/// Turns the core until `done`.
+fn settle<D: Disk>(
+    core: &mut LogCore,
+    disk: &mut D,
+    now: &impl Fn() -> Duration,
+    done: impl Fn(&mut LogCore) -> bool,
+) -> Result<(), BootError> {
+    let mut completions = Vec::new();
+    loop {
+        let busy = core.turn(disk, now())?;
+        if done(core) {
+            return Ok(());
+        }
+        if busy {
+            disk.poll(&mut completions);
+        } else {
+            disk.wait(&mut completions);
+        }
+        for completion in completions.drain(..) {
+            core.completed(completion)?;
+        }
+    }
+}

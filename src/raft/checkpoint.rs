@@ -1,0 +1,263 @@
+//! When a checkpoint is made, from what, and what follows it.
+//!
+//! Order (DESIGN 12 (5) and (12)): the commit index of the cut becomes durable in the log; the page store writes data,
+//! barrier, meta, barrier; the new root is published; only then the window is trimmed, a snapshot record is written and
+//! the log is released. A checkpoint that finds no room is given up and tried again; nothing is lost by that.
+
+use super::storage::Position;
+use crate::io::disk::{Completion, Disk};
+use crate::limits::{CHECKPOINT_DIRTY_BYTES, CHECKPOINT_INTERVAL, CHECKPOINT_REMOVED_MAX, CHECKPOINT_RETRY};
+use crate::mvcc::revision::Revision;
+use crate::mvcc::window::WindowView;
+use crate::pages::{
+    self, Aborted, Commit, Cut, NewRecord, PageStore, Progress, RecordId, Root, StateFields, StoreFailure,
+};
+use crate::state::{Changes, State};
+use crate::wal::Ticket;
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// What a step of the checkpoints led to.
+pub enum Event {
+    /// Nothing that concerns others.
+    None,
+    /// More can be done at once.
+    Busy,
+    /// A checkpoint became durable.
+    Committed(Committed),
+    /// There was no room; writes ought to be refused until a later one succeeds.
+    NoSpace(String),
+    /// A page that the checkpoint needed is damaged.
+    Corrupt(String),
+}
+
+/// A durable checkpoint.
+pub struct Committed {
+    /// The new root.
+    pub root: Root,
+    /// The last entry it contains.
+    pub position: Position,
+}
+
+/// A cut that has not become durable yet.
+struct Pending {
+    changes: Changes,
+    membership: Bytes,
+    /// The commit index of the cut is durable with this ticket.
+    ticket: Ticket,
+}
+
+/// Makes checkpoints of one state into one page store.
+pub struct Checkpoints {
+    store: PageStore,
+    pending: Option<Pending>,
+    running: Option<Position>,
+    /// Deletions that an earlier checkpoint had no time for.
+    remaining: Vec<RecordId>,
+    /// A cut whose checkpoint was given up: it is part of the next one.
+    given_up: Option<Changes>,
+    last_at: Duration,
+    retry_at: Duration,
+}
+
+impl Checkpoints {
+    /// Checkpoints into `store`.
+    pub fn new(store: PageStore) -> Checkpoints {
+        Checkpoints {
+            store,
+            pending: None,
+            running: None,
+            remaining: Vec::new(),
+            given_up: None,
+            last_at: Duration::ZERO,
+            retry_at: Duration::ZERO,
+        }
+    }
+
+    /// The page store.
+    pub fn store(&self) -> &PageStore {
+        &self.store
+    }
+
+    /// Whether a checkpoint is under way or waits for the log.
+    pub fn is_active(&self) -> bool {
+        self.pending.is_some() || self.running.is_some()
+    }
+
+    /// Whether now is the time for one: enough bytes in the window that the store lacks, or enough records removed, or
+    /// anything new for long enough.
+    pub fn is_due(&self, now: Duration, state: &State, dirty_bytes: u64) -> bool {
+        if self.is_active() || !self.store.is_idle() || now < self.retry_at {
+            return false;
+        }
+        let behind = state.applied_index() > self.store.root().fields().applied_index;
+        behind
+            && (dirty_bytes >= CHECKPOINT_DIRTY_BYTES
+                || self.remaining.len() >= CHECKPOINT_REMOVED_MAX
+                || now >= self.last_at + CHECKPOINT_INTERVAL)
+    }
+
+    /// Cuts the state now. `ticket` says when its commit index is durable; `membership` are raft's voters.
+    pub fn cut(&mut self, state: &mut State, ticket: Ticket, membership: Bytes) {
+        assert!(!self.is_active());
+        let mut changes = state.take_changes();
+        if let Some(mut earlier) = self.given_up.take() {
+            earlier.updates.append(&mut changes.updates);
+            earlier.removed.append(&mut changes.removed);
+            changes.updates = earlier.updates;
+            changes.removed = earlier.removed;
+            changes.removed.sort_unstable();
+        }
+        self.pending = Some(Pending {
+            changes,
+            membership,
+            ticket,
+        });
+    }
+
+    /// Whether the token is the page store's.
+    pub fn owns(&self, token: u64) -> bool {
+        self.store.owns(token)
+    }
+
+    /// Takes the end of an operation of the page store's.
+    pub fn completed(&mut self, completion: Completion) -> Result<(), StoreFailure> {
+        self.store.completed(completion)
+    }
+
+    /// Goes on, by a bounded amount of work.
+    pub fn step(
+        &mut self,
+        disk: &mut dyn Disk,
+        durable: Ticket,
+        now: Duration,
+        urgent: bool,
+    ) -> Result<Event, StoreFailure> {
+        if self.store.is_idle() {
+            match self.pending.take_if(|pending| pending.ticket <= durable) {
+                Some(pending) => self.begin(pending, now, urgent),
+                None => return Ok(Event::None),
+            }
+        }
+        Ok(match self.store.step(disk)? {
+            Progress::Idle | Progress::Waiting => Event::None,
+            Progress::Busy => Event::Busy,
+            Progress::Committed(commit) => self.committed(commit, now),
+            Progress::Aborted(reason) => self.aborted(reason, now),
+        })
+    }
+
+    fn begin(&mut self, pending: Pending, now: Duration, urgent: bool) {
+        let Pending {
+            changes, membership, ..
+        } = pending;
+        let fields = StateFields {
+            revision: changes.revision,
+            compact_revision: changes.compact_revision,
+            applied_index: changes.applied_index,
+            term: changes.applied_term,
+            membership,
+        };
+        let stored_main = self.store.root().fields().revision;
+        let mut deletes = std::mem::take(&mut self.remaining);
+        let removed = changes.removed.iter().map(|(revision, _)| *revision);
+        deletes.extend(removed.filter(|revision| revision.main <= stored_main).map(record_id));
+        deletes.sort_unstable();
+        deletes.dedup();
+        let mut trees: BTreeMap<pages::TreeId, pages::TreeUpdates> = BTreeMap::new();
+        for update in &changes.updates {
+            let value = update.value.clone().map(Bytes::from);
+            trees
+                .entry(update.tree)
+                .or_default()
+                .insert(update.key.clone().into(), value);
+        }
+        self.running = Some(Position {
+            index: changes.applied_index,
+            term: changes.applied_term,
+        });
+        let records = new_records(changes.window.clone(), stored_main, changes.revision, &changes.removed);
+        self.given_up = Some(Changes {
+            window: changes.window.clone(),
+            ..changes
+        });
+        let now_ms = now.as_millis() as u64;
+        let cut = Cut {
+            records: Box::new(records),
+            deletes,
+            trees,
+            fields,
+            urgent,
+            now_ms,
+        };
+        if let Err(error) = self.store.begin(cut) {
+            unreachable!("the state makes only cuts that the format holds: {error}");
+        }
+    }
+
+    fn committed(&mut self, commit: Commit, now: Duration) -> Event {
+        self.given_up = None;
+        self.remaining = commit.remaining_deletes;
+        self.last_at = now;
+        let position = self.running.take().expect("a checkpoint was running");
+        Event::Committed(Committed {
+            root: commit.root,
+            position,
+        })
+    }
+
+    fn aborted(&mut self, reason: Aborted, now: Duration) -> Event {
+        self.running = None;
+        self.retry_at = now + CHECKPOINT_RETRY;
+        match reason {
+            Aborted::DiskFull(_) | Aborted::Limit { .. } => Event::NoSpace(reason.to_string()),
+            Aborted::Corrupt(_) | Aborted::Read(_) => Event::Corrupt(reason.to_string()),
+        }
+    }
+}
+
+fn record_id(revision: Revision) -> RecordId {
+    RecordId {
+        main: revision.main,
+        sub: revision.sub,
+    }
+}
+
+/// The records that the store lacks, without those removed meanwhile. An iterator over an immutable view; the records'
+/// bytes are copied when it gets to them.
+fn new_records(
+    window: WindowView,
+    stored_main: i64,
+    through_main: i64,
+    removed: &[(Revision, bool)],
+) -> impl Iterator<Item = NewRecord> + use<> {
+    let removed: Vec<Revision> = removed
+        .iter()
+        .map(|(revision, _)| *revision)
+        .filter(|revision| revision.main > stored_main)
+        .collect();
+    let mut next = Revision::new(stored_main + 1, 0);
+    std::iter::from_fn(move || {
+        loop {
+            let record = window
+                .scan(next)
+                .next()
+                .filter(|record| record.revision.main <= through_main)?;
+            next = Revision::new(record.revision.main, record.revision.sub + 1);
+            if removed.binary_search(&record.revision).is_ok() {
+                continue;
+            }
+            let fields = record.fields();
+            return Some(NewRecord {
+                id: record_id(record.revision),
+                tombstone: record.tombstone,
+                key: Bytes::copy_from_slice(fields.key),
+                create_revision: fields.create_revision,
+                version: fields.version,
+                lease: fields.lease,
+                value: Bytes::copy_from_slice(fields.value),
+            });
+        }
+    })
+}

@@ -1,0 +1,478 @@
+//! The log core: the one writer. Proposals in, durable log, apply, published views and answers out.
+//!
+//! Sans-IO: `handle` takes a request, `turn` does what can be done now, `completed` takes the end of a disk operation,
+//! `deadline` says when to come again. Driven by a plain loop on a real ring in `server`, and by the simulator. It never
+//! waits: a slow disk, a large entry or a checkpoint holds nobody else up.
+
+use super::apply::Applier;
+use super::checkpoint::{Checkpoints, Event};
+use super::loader::{LoadError, Loader};
+use super::messages::{Dropped, Reply, Request, Status};
+use super::replica::{Replica, ReplicaError};
+use super::waiters::{Waiter, Waiters};
+use crate::io::disk::{Completion, Disk};
+use crate::limits::{
+    APPLY_DIRTY_BYTES_MAX, LEASE_REVOKES_PER_TURN, PROPOSALS_PENDING_BYTES_MAX, PROPOSALS_PENDING_MAX,
+};
+use crate::mvcc::readers::Readers;
+use crate::pages::StoreFailure;
+use crate::proto::etcdserverpb::alarm_request::AlarmAction;
+use crate::proto::etcdserverpb::{AlarmRequest, AlarmType, InternalRaftRequest, LeaseRevokeRequest};
+use crate::state::State;
+use crate::state::lease::Renewal;
+use bytes::Bytes;
+use prost::Message;
+use std::time::Duration;
+
+/// Why the member can't go on. The process ends; nothing acknowledged is lost.
+#[derive(Debug, thiserror::Error)]
+pub enum Fatal {
+    /// The log or raft.
+    #[error(transparent)]
+    Replica(#[from] ReplicaError),
+    /// The page store.
+    #[error(transparent)]
+    Pages(#[from] StoreFailure),
+    /// A record that decides about an entry can't be had.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// An entry of the log that can't be applied.
+    #[error("entry {index} of the log can't be applied: {reason}")]
+    Entry {
+        /// Its index.
+        index: u64,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+/// What the log core is told at its start.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Length of a raft tick.
+    pub tick: Duration,
+    /// Entries kept behind a checkpoint.
+    pub catchup_entries: u64,
+    /// Bytes of the event window.
+    pub window_bytes: usize,
+    /// Bytes of data at which writes are refused; `None` for no quota.
+    pub quota_bytes: Option<u64>,
+}
+
+/// The log core.
+pub struct LogCore {
+    pub(super) options: Options,
+    pub(super) member_id: u64,
+    pub(super) replica: Replica,
+    pub(super) state: State,
+    pub(super) applier: Applier,
+    pub(super) checkpoints: Checkpoints,
+    pub(super) loader: Loader,
+    pub(super) waiters: Waiters,
+    pub(super) readers: Readers,
+    /// Gathered for the next message to raft.
+    proposals: Vec<(Option<Waiter>, Bytes)>,
+    /// Bytes of proposals that were not applied yet.
+    pub(super) pending_bytes: usize,
+    pub(super) replies: Vec<(usize, Reply)>,
+    /// Renewals that wait for a lease's revocation.
+    pub(super) renewals: Vec<(i64, Waiter)>,
+    /// Bytes of entries applied since the last checkpoint was cut, and since the one before became durable.
+    pub(super) dirty_bytes: u64,
+    pub(super) cut_bytes: u64,
+    pub(super) published: bool,
+    next_tick: Duration,
+    was_leader: bool,
+    /// Whether a NOSPACE alarm of this member was proposed and not seen yet.
+    alarm_proposed: bool,
+    stopping: bool,
+}
+
+impl LogCore {
+    pub(super) fn assemble(
+        options: Options,
+        member_id: u64,
+        replica: Replica,
+        state: State,
+        checkpoints: Checkpoints,
+        loader: Loader,
+        readers: Readers,
+    ) -> LogCore {
+        LogCore {
+            options,
+            member_id,
+            replica,
+            state,
+            applier: Applier::default(),
+            checkpoints,
+            loader,
+            waiters: Waiters::default(),
+            readers,
+            proposals: Vec::new(),
+            pending_bytes: 0,
+            replies: Vec::new(),
+            renewals: Vec::new(),
+            dirty_bytes: 0,
+            cut_bytes: 0,
+            published: false,
+            next_tick: Duration::ZERO,
+            was_leader: false,
+            alarm_proposed: false,
+            stopping: false,
+        }
+    }
+
+    /// The state, for its readers' end and for tests.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Takes a request of serve core `core`.
+    pub fn handle(&mut self, core: usize, request: Request, now: Duration) {
+        match request {
+            Request::Propose {
+                token,
+                payload,
+                quota_bytes,
+            } => {
+                self.propose_for(Waiter { core, token }, payload, quota_bytes);
+            }
+            Request::Renew { token, id } => self.renew(Waiter { core, token }, id, now),
+            Request::TimeToLive { token, id, keys } => {
+                let lease = self.state.lessor().time_to_live(id, keys, now);
+                self.replies.push((core, Reply::TimeToLive { token, lease }));
+            }
+            Request::Leases { token } => {
+                let ids = self.state.lessor().ids();
+                self.replies.push((core, Reply::Leases { token, ids }));
+            }
+            Request::Status { token } => {
+                let status = Box::new(self.status());
+                self.replies.push((core, Reply::Status { token, status }));
+            }
+            Request::Corrupt { description } => self.raise_corrupt(&description),
+        }
+    }
+
+    fn propose_for(&mut self, waiter: Waiter, payload: Bytes, quota_bytes: usize) {
+        let drop_for = if self.stopping {
+            Some(Dropped::Stopping)
+        } else if self.waiters.count() + self.proposals.len() >= PROPOSALS_PENDING_MAX
+            || self.pending_bytes + payload.len() > PROPOSALS_PENDING_BYTES_MAX
+        {
+            Some(Dropped::TooManyRequests)
+        } else if quota_bytes > 0 && !self.has_room(quota_bytes) {
+            Some(Dropped::NoSpace)
+        } else {
+            None
+        };
+        if let Some(reason) = drop_for {
+            self.drop_waiter(waiter, reason);
+            return;
+        }
+        self.pending_bytes += payload.len();
+        self.proposals.push((Some(waiter), payload));
+    }
+
+    /// Whether the quota and the disk leave room; raises NOSPACE when the quota does not.
+    fn has_room(&mut self, quota_bytes: usize) -> bool {
+        if self.replica.wal().no_space() || self.applier.no_space {
+            return false;
+        }
+        let Some(quota) = self.options.quota_bytes else {
+            return true;
+        };
+        if self.size() + (quota_bytes as u64) < quota {
+            return true;
+        }
+        if !self.alarm_proposed && !self.state.alarms().is_raised(AlarmType::Nospace) {
+            self.alarm_proposed = true;
+            tracing::warn!(
+                quota,
+                size = self.size(),
+                "the quota is used up; raising the NOSPACE alarm"
+            );
+            self.propose_alarm(AlarmType::Nospace);
+        }
+        false
+    }
+
+    /// Bytes as the quota counts them: the page file's, what is on its way there, and the index.
+    fn size(&self) -> u64 {
+        self.checkpoints.store().size() + self.dirty_bytes + self.cut_bytes + self.state.keys().bytes() as u64
+    }
+
+    fn propose_alarm(&mut self, alarm: AlarmType) {
+        let action = AlarmAction::Activate as i32;
+        let alarm = AlarmRequest {
+            action,
+            member_id: self.member_id,
+            alarm: alarm as i32,
+        };
+        self.propose_own(InternalRaftRequest {
+            alarm: Some(alarm),
+            ..Default::default()
+        });
+    }
+
+    pub(super) fn raise_corrupt(&mut self, description: &str) {
+        tracing::error!("{description}; raising the CORRUPT alarm");
+        if !self.state.alarms().is_raised(AlarmType::Corrupt) {
+            self.propose_alarm(AlarmType::Corrupt);
+        }
+    }
+
+    /// Proposes a request of the member itself, for which nobody waits.
+    pub fn propose_own(&mut self, request: InternalRaftRequest) {
+        let payload = Bytes::from(request.encode_to_vec());
+        self.pending_bytes += payload.len();
+        self.proposals.push((None, payload));
+    }
+
+    fn renew(&mut self, waiter: Waiter, id: i64, now: Duration) {
+        let ttl_s = match self.state.lessor_mut().renew(id, now) {
+            Renewal::Renewed { ttl_s } => Some(ttl_s),
+            Renewal::NotFound => Some(0),
+            Renewal::NotPrimary => None,
+            Renewal::AwaitRevoke => {
+                self.renewals.push((id, waiter));
+                return;
+            }
+            Renewal::ClearCheckpoint => unreachable!("remaining times are not checkpointed yet"),
+        };
+        self.replies.push((
+            waiter.core,
+            Reply::Renewed {
+                token: waiter.token,
+                ttl_s,
+            },
+        ));
+    }
+
+    pub(super) fn drop_waiter(&mut self, waiter: Waiter, reason: Dropped) {
+        self.replies.push((
+            waiter.core,
+            Reply::Dropped {
+                token: waiter.token,
+                reason,
+            },
+        ));
+    }
+
+    fn status(&mut self) -> Status {
+        let (size, keys) = (self.checkpoints.store().size(), self.state.keys().keys());
+        let size_in_use = self.checkpoints.store().size_in_use();
+        let node = self.replica.node();
+        Status {
+            leader: node.leader(),
+            is_leader: node.is_leader(),
+            commit_index: node.commit_index(),
+            term: node.term(),
+            applied_index: self.state.applied_index(),
+            size,
+            size_in_use,
+            alarms: self.state.alarms().list(AlarmType::None as i32),
+            members: self.state.members().iter().cloned().collect(),
+            cluster_version: self.state.members().version().map(str::to_string),
+            leases: self.state.lessor().len(),
+            keys,
+        }
+    }
+
+    /// Does what can be done now. True when there is more to do at once.
+    pub fn turn<D: Disk>(&mut self, disk: &mut D, now: Duration) -> Result<bool, Fatal> {
+        self.tick(now);
+        self.expire_leases(now);
+        self.propose_gathered();
+        self.replica.pump(disk, now);
+        let applying = self.apply_some(disk, now)?;
+        // What apply proposed or committed goes on its way in the same turn.
+        self.propose_gathered();
+        self.replica.pump(disk, now);
+        let checkpointing = self.checkpoint(disk, now)?;
+        let compacting = self.compact_some(disk, now)?;
+        self.publish_if_needed();
+        Ok(applying || checkpointing || compacting)
+    }
+
+    fn tick(&mut self, now: Duration) {
+        while self.next_tick <= now {
+            self.replica.node().tick();
+            // A clock that jumped is not made up for tick by tick.
+            self.next_tick = if self.next_tick + 10 * self.options.tick < now {
+                now
+            } else {
+                self.next_tick
+            } + self.options.tick;
+        }
+        let is_leader = self.replica.node().is_leader();
+        if is_leader != self.was_leader {
+            self.was_leader = is_leader;
+            if is_leader {
+                self.state.lessor_mut().promote(now, Duration::ZERO);
+            } else {
+                self.state.lessor_mut().demote();
+            }
+        }
+    }
+
+    fn expire_leases(&mut self, now: Duration) {
+        if !self.was_leader || self.stopping {
+            return;
+        }
+        for id in self.state.lessor_mut().expired(now, LEASE_REVOKES_PER_TURN) {
+            let revoke = Some(LeaseRevokeRequest { id });
+            self.propose_own(InternalRaftRequest {
+                lease_revoke: revoke,
+                ..Default::default()
+            });
+        }
+    }
+
+    fn propose_gathered(&mut self) {
+        if self.proposals.is_empty() {
+            return;
+        }
+        let (waiters, payloads): (Vec<_>, Vec<_>) = std::mem::take(&mut self.proposals).into_iter().unzip();
+        let bytes: usize = payloads.iter().map(Bytes::len).sum();
+        match self.replica.node().propose(payloads) {
+            Some(first) => {
+                let waiters = waiters.into_iter().enumerate();
+                for (offset, waiter) in waiters.filter_map(|(at, waiter)| Some((at, waiter?))) {
+                    let index = first.index + offset as u64;
+                    self.waiters.push(
+                        super::storage::Position {
+                            index,
+                            term: first.term,
+                        },
+                        waiter,
+                    );
+                }
+            }
+            None => {
+                self.pending_bytes = self.pending_bytes.saturating_sub(bytes);
+                self.alarm_proposed = false;
+                for waiter in waiters.into_iter().flatten() {
+                    self.drop_waiter(waiter, Dropped::NoLeader);
+                }
+            }
+        }
+    }
+
+    /// Whether apply must wait for a checkpoint to take what is dirty (DESIGN 12 (19)).
+    pub(super) fn is_saturated(&self) -> bool {
+        self.dirty_bytes + self.cut_bytes > APPLY_DIRTY_BYTES_MAX
+    }
+
+    fn checkpoint<D: Disk>(&mut self, disk: &mut D, now: Duration) -> Result<bool, Fatal> {
+        if self.applier.is_idle() && self.checkpoints.is_due(now, &self.state, self.dirty_bytes) {
+            self.cut();
+            self.replica.pump(disk, now);
+        }
+        let durable = self.replica.wal().durable();
+        let urgent = self.applier.no_space;
+        match self.checkpoints.step(disk, durable, now, urgent)? {
+            Event::None => return Ok(false),
+            Event::Busy => {}
+            Event::Committed(committed) => {
+                self.cut_bytes = 0;
+                self.applier.no_space = false;
+                self.publish(committed.root.clone());
+                let main = committed.root.fields().revision;
+                self.state.window_mut().trim(main, self.options.window_bytes);
+                self.replica.save_snapshot(committed.position);
+                let release = committed.position.index.saturating_sub(self.options.catchup_entries);
+                self.replica.node().release_to(committed.position.index);
+                self.replica.wal().release_to(release);
+            }
+            Event::NoSpace(reason) => {
+                self.dirty_bytes += std::mem::take(&mut self.cut_bytes);
+                if !self.applier.no_space {
+                    tracing::warn!("{reason}; writes are refused until there is room");
+                }
+                self.applier.no_space = true;
+            }
+            Event::Corrupt(description) => {
+                self.dirty_bytes += std::mem::take(&mut self.cut_bytes);
+                self.raise_corrupt(&description);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Cuts the state for a checkpoint.
+    pub(super) fn cut(&mut self) {
+        let ticket = self.replica.save_commit();
+        let membership = super::boot::encode_membership(self.replica.node().conf_state());
+        self.checkpoints.cut(&mut self.state, ticket, membership);
+        self.cut_bytes = std::mem::take(&mut self.dirty_bytes);
+    }
+
+    pub(super) fn publish(&mut self, root: crate::pages::Root) {
+        let term = self.replica.node().term();
+        self.state.publish(term, root);
+        self.published = true;
+    }
+
+    fn publish_if_needed(&mut self) {
+        if std::mem::take(&mut self.published) {
+            for core in 0..self.readers.cores() {
+                self.replies.push((core, Reply::Published));
+            }
+        }
+    }
+
+    /// Takes the end of a disk operation.
+    pub fn completed(&mut self, completion: Completion) -> Result<(), Fatal> {
+        let token = completion.token;
+        if self.replica.owns(token) {
+            self.replica.completed(token, completion.result)?;
+        } else if self.checkpoints.owns(token) {
+            self.checkpoints.completed(completion)?;
+        } else if self.loader.owns(token) {
+            self.loader.completed(completion)?;
+        } else {
+            unreachable!("token {token} belongs to nobody");
+        }
+        Ok(())
+    }
+
+    /// When `turn` has something to do even if nothing comes in before.
+    pub fn deadline(&self) -> Duration {
+        let lease = self.state.lessor().next_expiry().filter(|_| self.was_leader);
+        lease.map_or(self.next_tick, |expiry| expiry.min(self.next_tick))
+    }
+
+    /// The answers since the last call, each with its serve core.
+    pub fn take_replies(&mut self) -> std::vec::Drain<'_, (usize, Reply)> {
+        self.replies.drain(..)
+    }
+
+    /// Ends in an orderly way, by steps: no proposals are taken from now on, what was proposed is applied, a last
+    /// checkpoint is made. Call it after every turn; true when all of that is done.
+    pub fn finish(&mut self, now: Duration) -> bool {
+        self.stopping = true;
+        if !self.is_quiet() || self.checkpoints.is_active() {
+            return false;
+        }
+        let held = self.checkpoints.store().root().fields().applied_index;
+        if held >= self.state.applied_index() || self.applier.no_space {
+            return true;
+        }
+        if self.checkpoints.store().is_idle() {
+            let _ = now;
+            self.cut();
+        }
+        false
+    }
+
+    /// Whether all that was proposed is applied, so that a last checkpoint can be cut.
+    pub fn is_quiet(&mut self) -> bool {
+        self.proposals.is_empty() && self.waiters.count() == 0 && self.applier.is_idle() && self.replica.wal().is_idle()
+    }
+
+    /// The alarm proposed by `has_room` was applied or replaced.
+    pub(super) fn alarm_applied(&mut self) {
+        self.alarm_proposed = false;
+    }
+}

@@ -1,0 +1,217 @@
+//! Old records that decide about an entry, fetched from the page store before it is applied.
+//!
+//! The log core never waits for a read: it stops applying, goes on with everything else, and applies when the records
+//! are here (DESIGN 3 (3)).
+
+use crate::io::buffer::AlignedBuffer;
+use crate::io::disk::{Completion, Disk, FileId, Operation, Outcome};
+use crate::limits::LOG_CORE_CACHE_BYTES;
+use crate::mvcc::record::KeyValueView;
+use crate::mvcc::revision::Revision;
+use crate::pages::{PageAddress, PageCache, ReadFailure, RecordId, RecordScan, Root, Scanned};
+use bytes::Bytes;
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+
+/// Fetches records of one root at a time.
+pub struct Loader {
+    file: FileId,
+    token: u64,
+    cache: PageCache,
+    root: Option<Root>,
+    wanted: Vec<Revision>,
+    found: HashMap<Revision, Bytes>,
+    in_flight: Option<PageAddress>,
+}
+
+/// Why records can't be fetched.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// A page is damaged.
+    #[error("a record that a request depends on is damaged: {0}")]
+    Corrupt(crate::pages::Corrupt),
+    /// A page can't be read.
+    #[error("a record that a request depends on can't be read: {0}")]
+    Disk(crate::io::disk::DiskError),
+    /// The index names a record that the page store does not have.
+    #[error("the record {0:?} that a request depends on is missing from the page store")]
+    Missing(Revision),
+    /// The log core's own root was expired.
+    #[error("the page store's newest state was expired while it was read")]
+    Expired,
+}
+
+impl From<ReadFailure> for LoadError {
+    fn from(failure: ReadFailure) -> LoadError {
+        match failure {
+            ReadFailure::Corrupt(corrupt) => LoadError::Corrupt(corrupt),
+            ReadFailure::Expired { .. } => LoadError::Expired,
+            ReadFailure::Missing(address) => unreachable!("page {address:?} is loaded by the caller"),
+        }
+    }
+}
+
+impl Loader {
+    /// A loader that reads `file` with operations under `token`.
+    pub fn new(file: FileId, token: u64) -> Loader {
+        Loader {
+            file,
+            token,
+            cache: PageCache::new(LOG_CORE_CACHE_BYTES),
+            root: None,
+            wanted: Vec::new(),
+            found: HashMap::new(),
+            in_flight: None,
+        }
+    }
+
+    /// Starts to fetch records from `root`.
+    pub fn start(&mut self, root: Root, wanted: Vec<Revision>) {
+        assert!(self.in_flight.is_none(), "one fetch at a time");
+        (self.root, self.wanted) = (Some(root), wanted);
+        self.found.clear();
+    }
+
+    /// Whether the token is the loader's.
+    pub fn owns(&self, token: u64) -> bool {
+        token == self.token
+    }
+
+    /// Whether a read is under way.
+    pub fn is_reading(&self) -> bool {
+        self.in_flight.is_some()
+    }
+
+    /// What was fetched.
+    pub fn found(&self) -> &HashMap<Revision, Bytes> {
+        &self.found
+    }
+
+    /// Goes on. True when everything wanted is there.
+    pub fn step<D: Disk + ?Sized>(&mut self, disk: &mut D) -> Result<bool, LoadError> {
+        if self.in_flight.is_some() {
+            return Ok(false);
+        }
+        let Some(root) = &self.root else { return Ok(true) };
+        while let Some(revision) = self.wanted.last().copied() {
+            let id = RecordId {
+                main: revision.main,
+                sub: revision.sub,
+            };
+            match root.record(&mut self.cache, id) {
+                Ok(Some(record)) => {
+                    self.found.insert(revision, stored_bytes(&record.view()));
+                    self.wanted.pop();
+                }
+                Ok(None) => return Err(LoadError::Missing(revision)),
+                Err(ReadFailure::Missing(address)) => {
+                    let buffer = AlignedBuffer::zeroed(address.length());
+                    let (file, offset) = (self.file, address.offset());
+                    disk.submit(self.token, Operation::Read { file, offset, buffer });
+                    self.in_flight = Some(address);
+                    return Ok(false);
+                }
+                Err(failure) => return Err(failure.into()),
+            }
+        }
+        self.root = None;
+        Ok(true)
+    }
+
+    /// Takes the end of a read.
+    pub fn completed(&mut self, completion: Completion) -> Result<(), LoadError> {
+        let address = self.in_flight.take().expect("a read was in flight");
+        let root = self.root.as_ref().expect("reading for a root");
+        match completion.result.map_err(LoadError::Disk)? {
+            Outcome::Read { buffer, length } => {
+                let length = length.min(address.length());
+                Ok(root.insert(&mut self.cache, &address, &buffer[..length])?)
+            }
+            other => unreachable!("a read answered {other:?}"),
+        }
+    }
+}
+
+/// The stored form of a record: the encoded `KeyValue`, of a tombstone the key alone.
+pub fn stored_bytes(record: &crate::pages::RecordView<'_>) -> Bytes {
+    let mut bytes = Vec::new();
+    fields(record).encode(&mut bytes);
+    bytes.into()
+}
+
+/// A page store record's fields as `KeyValue` stores them.
+pub fn fields<'a>(record: &crate::pages::RecordView<'a>) -> KeyValueView<'a> {
+    if record.tombstone {
+        return KeyValueView {
+            key: record.key,
+            ..Default::default()
+        };
+    }
+    KeyValueView {
+        key: record.key,
+        create_revision: record.create_revision,
+        mod_revision: record.id.main,
+        version: record.version,
+        value: record.value,
+        lease: record.lease,
+    }
+}
+
+impl Loader {
+    /// Keys of up to `budget` records of `root` from `from` through main revision `through`, and the first revision that
+    /// was not looked at. `None` while a page is being read: call again with the same arguments.
+    pub fn keys<D: Disk + ?Sized>(
+        &mut self,
+        disk: &mut D,
+        root: &Root,
+        from: Revision,
+        through: i64,
+        budget: usize,
+    ) -> Result<Option<(Vec<Bytes>, Revision)>, LoadError> {
+        if self.in_flight.is_some() {
+            return Ok(None);
+        }
+        let mut keys = Vec::new();
+        let mut scan = RecordScan::new(RecordId {
+            main: from.main,
+            sub: from.sub,
+        });
+        let mut passed = false;
+        let scanned = scan.step_heads(root, &mut self.cache, budget, |head| {
+            if head.id.main > through {
+                passed = true;
+                return ControlFlow::Break(());
+            }
+            keys.push(Bytes::copy_from_slice(head.key));
+            ControlFlow::Continue(())
+        });
+        let end = Revision::new(through + 1, 0);
+        match scanned {
+            Ok(Scanned::End) => Ok(Some((keys, end))),
+            Ok(Scanned::More) if passed => Ok(Some((keys, end))),
+            Ok(Scanned::More) => {
+                let next = scan.position();
+                Ok(Some((keys, Revision::new(next.main, next.sub).min(end))))
+            }
+            Err(ReadFailure::Missing(address)) => {
+                if !keys.is_empty() {
+                    let next = scan.position();
+                    return Ok(Some((keys, Revision::new(next.main, next.sub).min(end))));
+                }
+                let buffer = AlignedBuffer::zeroed(address.length());
+                disk.submit(
+                    self.token,
+                    Operation::Read {
+                        file: self.file,
+                        offset: address.offset(),
+                        buffer,
+                    },
+                );
+                self.root = Some(root.clone());
+                self.in_flight = Some(address);
+                Ok(None)
+            }
+            Err(failure) => Err(failure.into()),
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! The log core on a disk in memory: proposals, restarts, checkpoints, compactions, leases.
+
+use super::boot::{Boot, start};
+use super::core::{LogCore, Options};
+use super::messages::{Dropped, Reply, Request};
+use super::replica::{Identity, ReplicaOptions};
+use crate::io::disk::{Disk, Operation};
+use crate::io::memory::MemoryDisk;
+use crate::mvcc::readers::Readers;
+use crate::mvcc::view::View;
+use crate::proto::etcdserverpb::{
+    CompactionRequest, Compare, InternalRaftRequest, LeaseGrantRequest, PutRequest, RequestOp, TxnRequest, compare,
+    request_op,
+};
+use crate::state::StateError;
+use crate::state::lease::LessorConfig;
+use crate::state::members::Member;
+use crate::state::outcome::{Answer, Outcome};
+use crate::{pages, wal};
+use prost::Message;
+use std::time::Duration;
+
+const TICK: Duration = Duration::from_millis(100);
+
+fn boot() -> Boot {
+    let identity = Identity {
+        cluster_id: 0xc,
+        member_id: 0x7,
+    };
+    let wal = wal::Options {
+        segment_bytes: 4 << 20,
+        ..wal::Options::new(1, 0..wal::TOKENS)
+    };
+    let replica = ReplicaOptions {
+        identity,
+        election_ticks: 10,
+        heartbeat_ticks: 1,
+        pre_vote: true,
+        catchup_entries: 10,
+        wal,
+    };
+    Boot {
+        data_directory: "/data".into(),
+        wal_directory: "/data/member/wal".into(),
+        replica,
+        pages: pages::Options::new(100..100 + crate::limits::pages::OPERATIONS as u64),
+        loader_token: 99,
+        options: Options {
+            tick: TICK,
+            catchup_entries: 10,
+            window_bytes: 1 << 20,
+            quota_bytes: None,
+        },
+        lessor: LessorConfig::default(),
+        member: Member {
+            id: 7,
+            name: "m".into(),
+            peer_urls: vec!["http://p".into()],
+            ..Default::default()
+        },
+        cluster_version: "3.7.0".into(),
+        readers: Readers::new(1),
+    }
+}
+
+/// A log core, its disk and its clock.
+struct Bench {
+    core: LogCore,
+    disk: MemoryDisk,
+    now: Duration,
+    next_token: u64,
+}
+
+impl Bench {
+    fn start(mut disk: MemoryDisk, boot: Boot) -> Bench {
+        let core = start(&mut disk, boot, || Duration::ZERO).unwrap();
+        Bench {
+            core,
+            disk,
+            now: Duration::ZERO,
+            next_token: 0,
+        }
+    }
+
+    fn new(boot: Boot) -> Bench {
+        Bench::start(MemoryDisk::new(), boot)
+    }
+
+    fn restart(self, boot: Boot) -> Bench {
+        Bench::start(self.disk, boot)
+    }
+
+    /// Turns until nothing more happens at this time; what was answered.
+    fn settle(&mut self) -> Vec<Reply> {
+        let mut replies = Vec::new();
+        let mut completions = Vec::new();
+        loop {
+            let busy = self.core.turn(&mut self.disk, self.now).unwrap();
+            replies.extend(self.core.take_replies().map(|(_, reply)| reply));
+            self.disk.poll(&mut completions);
+            if completions.is_empty() && !busy {
+                return replies;
+            }
+            for completion in completions.drain(..) {
+                self.core.completed(completion).unwrap();
+            }
+        }
+    }
+
+    fn apply(&mut self, request: InternalRaftRequest) -> (Outcome, View) {
+        self.next_token += 1;
+        let token = self.next_token;
+        let payload = request.encode_to_vec().into();
+        self.core.handle(
+            0,
+            Request::Propose {
+                token,
+                payload,
+                quota_bytes: 1,
+            },
+            self.now,
+        );
+        let answered = self.settle().into_iter().find_map(|reply| match reply {
+            Reply::Applied {
+                token: of,
+                outcome,
+                view,
+            } if of == token => Some((outcome, view)),
+            _ => None,
+        });
+        answered.expect("an answer")
+    }
+
+    fn put(&mut self, key: &str, value: &[u8]) -> i64 {
+        let put = PutRequest {
+            key: key.to_string().into(),
+            value: value.to_vec().into(),
+            ..Default::default()
+        };
+        let (outcome, view) = self.apply(InternalRaftRequest {
+            put: Some(put),
+            ..Default::default()
+        });
+        assert!(outcome.answer.is_ok(), "{outcome:?}");
+        assert!(view.revision >= outcome.revision);
+        outcome.revision
+    }
+
+    fn revision_of(&self, key: &str) -> Option<i64> {
+        let index = self.core.state().index().clone();
+        let pinned = index.pin();
+        pinned.get(key.as_bytes(), i64::MAX).map(|meta| meta.revision.main)
+    }
+}
+
+#[test]
+fn puts_are_applied_published_and_survive_a_restart() {
+    let mut bench = Bench::new(boot());
+    assert_eq!(bench.put("a", b"1"), 2);
+    assert_eq!(bench.put("b", b"2"), 3);
+    assert_eq!(bench.put("a", b"3"), 4);
+    let mut bench = bench.restart(boot());
+    assert_eq!(bench.revision_of("a"), Some(4));
+    assert_eq!(bench.revision_of("b"), Some(3));
+    assert_eq!(bench.put("c", b"4"), 5);
+    assert_eq!(bench.core.state().members().get(7).unwrap().name, "m");
+    assert_eq!(bench.core.state().members().version(), Some("3.7.0"));
+}
+
+/// A checkpoint takes what is in the window; the log before it is not needed any more; decisions that depend on a value
+/// that only the page store has are made all the same.
+#[test]
+fn checkpoints_carry_the_state_over_a_restart() {
+    let mut bench = Bench::new(boot());
+    let value = vec![b'v'; 100_000];
+    for round in 0..600 {
+        bench.put(&format!("key{}", round % 50), &value);
+    }
+    bench.put("small", b"decides");
+    bench.now += Duration::from_secs(40);
+    bench.settle();
+    let held = bench.core.checkpoints.store().root().fields().clone();
+    assert_eq!(held.revision, 602, "everything is in the page store");
+    for round in 0..30 {
+        bench.put(&format!("later{round}"), &value);
+    }
+    let mut bench = bench.restart(boot());
+    assert!(bench.core.checkpoints.store().root().fields().applied_index >= held.applied_index);
+    assert_eq!(bench.core.state().readable().revision, 632);
+    assert_eq!(bench.revision_of("small"), Some(602));
+    let compare = Compare {
+        key: "small".into(),
+        target: compare::CompareTarget::Value as i32,
+        target_union: Some(compare::TargetUnion::Value("decides".into())),
+        ..Default::default()
+    };
+    let put = PutRequest {
+        key: "decided".into(),
+        ..Default::default()
+    };
+    let success = vec![RequestOp {
+        request: Some(request_op::Request::RequestPut(put)),
+    }];
+    let txn = TxnRequest {
+        compare: vec![compare],
+        success,
+        failure: vec![],
+    };
+    let (outcome, _) = bench.apply(InternalRaftRequest {
+        txn: Some(txn),
+        ..Default::default()
+    });
+    assert!(
+        matches!(outcome.answer, Ok(Answer::Txn(ref txn)) if txn.succeeded),
+        "{outcome:?}"
+    );
+    assert_eq!(bench.revision_of("decided"), Some(633));
+}
+
+#[test]
+fn compaction_removes_history_from_window_and_page_store() {
+    let mut bench = Bench::new(boot());
+    for round in 0..200 {
+        bench.put(&format!("key{}", round % 10), b"value");
+    }
+    bench.now += Duration::from_secs(40);
+    bench.settle();
+    for round in 0..200 {
+        bench.put(&format!("key{}", round % 10), b"value");
+    }
+    let compaction = CompactionRequest {
+        revision: 350,
+        physical: true,
+    };
+    let request = InternalRaftRequest {
+        compaction: Some(compaction),
+        ..Default::default()
+    };
+    let (outcome, view) = bench.apply(request.clone());
+    assert_eq!(outcome.answer, Ok(Answer::Compaction));
+    assert_eq!(view.compact_revision, 350);
+    assert_eq!(bench.core.state().keys().revisions(), 10 + 401 - 350);
+    let (outcome, _) = bench.apply(request);
+    assert_eq!(outcome.answer, Err(StateError::Compacted));
+    bench.now += Duration::from_secs(40);
+    bench.settle();
+    let before = bench.core.state().keys().revisions();
+    let bench = bench.restart(boot());
+    assert_eq!(bench.core.state().keys().revisions(), before);
+    assert_eq!(bench.core.state().readable().compact_revision, 350);
+}
+
+#[test]
+fn leases_expire_through_the_log() {
+    let mut bench = Bench::new(boot());
+    let grant = LeaseGrantRequest { ttl: 5, id: 77 };
+    bench.apply(InternalRaftRequest {
+        lease_grant: Some(grant),
+        ..Default::default()
+    });
+    let put = PutRequest {
+        key: "leased".into(),
+        lease: 77,
+        ..Default::default()
+    };
+    bench.apply(InternalRaftRequest {
+        put: Some(put),
+        ..Default::default()
+    });
+    bench.now += Duration::from_secs(4);
+    bench.core.handle(0, Request::Renew { token: 900, id: 77 }, bench.now);
+    let replies = bench.settle();
+    assert!(
+        replies.iter().any(|reply| matches!(
+            reply,
+            Reply::Renewed {
+                token: 900,
+                ttl_s: Some(5)
+            }
+        )),
+        "{replies:?}"
+    );
+    bench.now += Duration::from_secs(4);
+    bench.settle();
+    assert!(bench.revision_of("leased").is_some());
+    bench.now += Duration::from_secs(2);
+    bench.settle();
+    assert_eq!(bench.revision_of("leased"), None);
+    assert_eq!(bench.core.state().readable().revision, 3);
+}
+
+#[test]
+fn a_full_quota_raises_nospace_and_refuses_writes() {
+    let mut boot = boot();
+    boot.options.quota_bytes = Some(1);
+    let mut bench = Bench::new(boot);
+    let put = PutRequest {
+        key: "k".into(),
+        ..Default::default()
+    };
+    let payload = InternalRaftRequest {
+        put: Some(put),
+        ..Default::default()
+    }
+    .encode_to_vec()
+    .into();
+    bench.core.handle(
+        0,
+        Request::Propose {
+            token: 1,
+            payload,
+            quota_bytes: 300,
+        },
+        bench.now,
+    );
+    let replies = bench.settle();
+    let dropped = |reply: &Reply| {
+        matches!(
+            reply,
+            Reply::Dropped {
+                token: 1,
+                reason: Dropped::NoSpace
+            }
+        )
+    };
+    assert!(replies.iter().any(dropped), "{replies:?}");
+    assert_eq!(bench.core.state().alarms().list(0).len(), 1);
+}
+
+#[test]
+fn foreign_data_is_refused_untouched() {
+    let mut disk = MemoryDisk::new();
+    for path in ["/data", "/data/member", "/data/member/snap"] {
+        disk.call(Operation::CreateDirectory { path: path.into() }).unwrap();
+    }
+    let path = std::path::Path::new("/data/member/snap/db");
+    disk.open(path, crate::io::disk::OpenMode::CreateNew).unwrap();
+    let error = start(&mut disk, boot(), || Duration::ZERO)
+        .err()
+        .expect("refused")
+        .to_string();
+    assert!(error.contains("etcd's own data"), "{error}");
+    assert_eq!(disk.list(path.parent().unwrap()).unwrap(), ["db"]);
+}
