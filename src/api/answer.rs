@@ -27,7 +27,12 @@ pub struct Identity {
 impl Identity {
     /// A full header.
     pub fn header(self, revision: i64, raft_term: u64) -> ResponseHeader {
-        ResponseHeader { cluster_id: self.cluster_id, member_id: self.member_id, revision, raft_term }
+        ResponseHeader {
+            cluster_id: self.cluster_id,
+            member_id: self.member_id,
+            revision,
+            raft_term,
+        }
     }
 
     /// A header as of a view.
@@ -38,11 +43,19 @@ impl Identity {
 
 /// A header inside of a transaction: nothing but the revision.
 fn inner_header(revision: i64) -> Option<ResponseHeader> {
-    Some(ResponseHeader { revision, ..Default::default() })
+    Some(ResponseHeader {
+        revision,
+        ..Default::default()
+    })
 }
 
 /// What one row of a range shows, encoded; `None` when its record has to be fetched.
-pub fn row_bytes<'r>(row: &Row, projection: Projection, records: &'r Records<'_>, buffer: &'r mut Vec<u8>) -> Option<&'r [u8]> {
+pub fn row_bytes<'r>(
+    row: &Row,
+    projection: Projection,
+    records: &'r Records<'_>,
+    buffer: &'r mut Vec<u8>,
+) -> Option<&'r [u8]> {
     match projection {
         Projection::Record => records.bytes(row.revision),
         Projection::WithoutValue => {
@@ -124,7 +137,11 @@ fn key_value(records: &Records<'_>, revision: Revision) -> Option<KeyValue> {
 }
 
 /// The records that a put's answer shows.
-pub fn put_response(outcome: &PutOutcome, header: Option<ResponseHeader>, records: &Records<'_>) -> Option<PutResponse> {
+pub fn put_response(
+    outcome: &PutOutcome,
+    header: Option<ResponseHeader>,
+    records: &Records<'_>,
+) -> Option<PutResponse> {
     let prev_kv = match outcome.previous {
         Some(revision) => Some(key_value(records, revision)?),
         None => None,
@@ -138,8 +155,16 @@ pub fn delete_response(
     header: Option<ResponseHeader>,
     records: &Records<'_>,
 ) -> Option<DeleteRangeResponse> {
-    let prev_kvs = outcome.previous.iter().map(|revision| key_value(records, *revision)).collect::<Option<Vec<_>>>()?;
-    Some(DeleteRangeResponse { header, deleted: outcome.deleted, prev_kvs })
+    let prev_kvs = outcome
+        .previous
+        .iter()
+        .map(|revision| key_value(records, *revision))
+        .collect::<Option<Vec<_>>>()?;
+    Some(DeleteRangeResponse {
+        header,
+        deleted: outcome.deleted,
+        prev_kvs,
+    })
 }
 
 /// The rows of a range as a message.
@@ -149,7 +174,12 @@ pub fn range_message(header: Option<ResponseHeader>, rows: &RangeRows, records: 
     for row in &rows.rows {
         kvs.push(KeyValue::decode(row_bytes(row, rows.projection, records, &mut buffer)?).ok()?);
     }
-    Some(RangeResponse { header, kvs, more: rows.more, count: rows.count })
+    Some(RangeResponse {
+        header,
+        kvs,
+        more: rows.more,
+        count: rows.count,
+    })
 }
 
 /// A transaction's outcome with its ranges run: what is left to do is to show records.
@@ -186,9 +216,20 @@ pub struct Runs<'a, K> {
 impl<K: KeyReader> Runs<'_, K> {
     /// A transaction with its ranges run. What it lacks is in `missing`; then the result is not complete.
     pub fn txn(&mut self, request: &TxnRequest, outcome: TxnOutcome) -> TxnShown {
-        let branch = if outcome.succeeded { &request.success } else { &request.failure };
-        let operations = branch.iter().zip(outcome.operations).map(|(operation, outcome)| self.operation(operation, outcome));
-        TxnShown { revision: outcome.revision, succeeded: outcome.succeeded, operations: operations.collect() }
+        let branch = if outcome.succeeded {
+            &request.success
+        } else {
+            &request.failure
+        };
+        let operations = branch
+            .iter()
+            .zip(outcome.operations)
+            .map(|(operation, outcome)| self.operation(operation, outcome));
+        TxnShown {
+            revision: outcome.revision,
+            succeeded: outcome.succeeded,
+            operations: operations.collect(),
+        }
     }
 
     fn operation(&mut self, request: &RequestOp, outcome: OperationOutcome) -> Shown {
@@ -256,24 +297,26 @@ fn value_of<'r>(records: &'r Records<'_>, revision: Revision) -> &'r [u8] {
 pub fn txn_response(shown: &TxnShown, header: Option<ResponseHeader>, records: &Records<'_>) -> Option<TxnResponse> {
     let operations = shown.operations.iter().map(|operation| {
         let response = match operation {
-            Shown::Range(rows) => {
-                Response::ResponseRange(range_message(inner_header(rows.revision), rows, records)?)
-            }
+            Shown::Range(rows) => Response::ResponseRange(range_message(inner_header(rows.revision), rows, records)?),
             Shown::Put(outcome) => {
                 Response::ResponsePut(put_response(outcome, inner_header(outcome.revision), records)?)
             }
             Shown::Delete(outcome) => {
                 Response::ResponseDeleteRange(delete_response(outcome, inner_header(outcome.revision), records)?)
             }
-            Shown::Txn(nested) => {
-                Response::ResponseTxn(txn_response(nested, inner_header(nested.revision), records)?)
-            }
+            Shown::Txn(nested) => Response::ResponseTxn(txn_response(nested, inner_header(nested.revision), records)?),
             Shown::Empty => return Some(ResponseOp { response: None }),
         };
-        Some(ResponseOp { response: Some(response) })
+        Some(ResponseOp {
+            response: Some(response),
+        })
     });
     let responses = operations.collect::<Option<Vec<_>>>()?;
-    Some(TxnResponse { header, succeeded: shown.succeeded, responses })
+    Some(TxnResponse {
+        header,
+        succeeded: shown.succeeded,
+        responses,
+    })
 }
 
 /// A read-only transaction, its ranges finished.
@@ -285,9 +328,15 @@ pub fn read_txn_response(
 ) -> Option<TxnResponse> {
     let responses = ranges.iter().map(|rows| {
         let range = range_message(inner_header(rows.revision), rows, records)?;
-        Some(ResponseOp { response: Some(Response::ResponseRange(range)) })
+        Some(ResponseOp {
+            response: Some(Response::ResponseRange(range)),
+        })
     });
-    Some(TxnResponse { header: Some(header), succeeded, responses: responses.collect::<Option<Vec<_>>>()? })
+    Some(TxnResponse {
+        header: Some(header),
+        succeeded,
+        responses: responses.collect::<Option<Vec<_>>>()?,
+    })
 }
 
 /// An encoded message.

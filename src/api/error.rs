@@ -56,7 +56,10 @@ pub fn too_large() -> Status {
 
 /// A call that is not built yet.
 pub fn not_built(service: &str, method: &str) -> Status {
-    Status::new(Code::Unimplemented, format!("unknown method {method} for service {service}"))
+    Status::new(
+        Code::Unimplemented,
+        format!("unknown method {method} for service {service}"),
+    )
 }
 
 /// A page that the answer needs is damaged or can't be read.
@@ -77,14 +80,26 @@ mod tests {
     fn codes_and_texts_are_etcds() {
         let table = [
             (StateError::EmptyKey, 3, "etcdserver: key is not provided"),
-            (StateError::Compacted, 11, "etcdserver: mvcc: required revision has been compacted"),
-            (StateError::FutureRevision, 11, "etcdserver: mvcc: required revision is a future revision"),
+            (
+                StateError::Compacted,
+                11,
+                "etcdserver: mvcc: required revision has been compacted",
+            ),
+            (
+                StateError::FutureRevision,
+                11,
+                "etcdserver: mvcc: required revision is a future revision",
+            ),
             (StateError::NoSpace, 8, "etcdserver: mvcc: database space exceeded"),
             (StateError::LeaseNotFound, 5, "etcdserver: requested lease not found"),
             (StateError::LeaseExists, 9, "etcdserver: lease already exists"),
             (StateError::LeaseTtlTooLarge, 11, "etcdserver: too large lease TTL"),
             (StateError::Corrupt, 15, "etcdserver: corrupt cluster"),
-            (StateError::StreamSortOrder, 12, "RangeStream does not support custom sort orders"),
+            (
+                StateError::StreamSortOrder,
+                12,
+                "RangeStream does not support custom sort orders",
+            ),
         ];
         for (error, code, text) in table {
             let status = status(&error);

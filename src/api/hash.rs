@@ -26,9 +26,18 @@ impl Api {
         // What the hash says of records at the compact revision needs the index as it was there.
         let at_main = view.compact_revision.max(0);
         self.run(caller, view, at_main, move |task| async move {
-            let KvHash { hash, compact_revision, revision } = task.hash_kv(hasher).await?;
+            let KvHash {
+                hash,
+                compact_revision,
+                revision,
+            } = task.hash_kv(hasher).await?;
             let header = Some(header);
-            let response = HashKvResponse { header, hash, compact_revision, hash_revision: revision };
+            let response = HashKvResponse {
+                header,
+                hash,
+                compact_revision,
+                hash_revision: revision,
+            };
             task.send_whole(super::answer::encode(&response))
         });
         Ok(())
@@ -40,7 +49,10 @@ impl Api {
         let at_main = view.revision;
         self.run(caller, view, at_main, move |task| async move {
             let hash = task.hash().await?;
-            task.send_whole(super::answer::encode(&HashResponse { header: Some(header), hash }))
+            task.send_whole(super::answer::encode(&HashResponse {
+                header: Some(header),
+                hash,
+            }))
         });
         Ok(())
     }
@@ -55,10 +67,8 @@ impl Task {
             serve::yield_now().await;
         }
         let index = self.index.clone();
-        self.records(|revision, tombstone, key, stored| {
-            hasher.feed(&index.pin(), revision, tombstone, key, stored)
-        })
-        .await?;
+        self.records(|revision, tombstone, key, stored| hasher.feed(&index.pin(), revision, tombstone, key, stored))
+            .await?;
         Ok(hasher.finish())
     }
 
@@ -76,7 +86,11 @@ impl Task {
                         fields(&record).encode(&mut buffer);
                         let revision = Revision::new(record.id.main, record.id.sub);
                         go_on = visit(revision, record.tombstone, record.key, &buffer);
-                        if go_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+                        if go_on {
+                            ControlFlow::Continue(())
+                        } else {
+                            ControlFlow::Break(())
+                        }
                     })
                 })
                 .await?;
@@ -109,9 +123,12 @@ impl Task {
     /// As etcd's: buckets by name, pairs by key. Of use between equal files only.
     async fn hash(&self) -> Result<u32, Ended> {
         let mut hasher = BackendHasher::default();
-        for (name, tree) in
-            [("alarm", TreeId::Alarms), ("cluster", TreeId::Meta), ("lease", TreeId::Leases), ("members", TreeId::Members)]
-        {
+        for (name, tree) in [
+            ("alarm", TreeId::Alarms),
+            ("cluster", TreeId::Meta),
+            ("lease", TreeId::Leases),
+            ("members", TreeId::Members),
+        ] {
             hasher.bucket(name.as_bytes());
             let mut scan = TreeScan::new(tree, b"");
             loop {
@@ -139,4 +156,3 @@ impl Task {
         Ok(hasher.finish())
     }
 }
-

@@ -42,14 +42,24 @@ pub(super) enum Field {
 
 /// What can be read in a view.
 pub(super) fn readable(view: &View) -> Readable {
-    Readable { revision: view.revision, compact_revision: view.compact_revision }
+    Readable {
+        revision: view.revision,
+        compact_revision: view.compact_revision,
+    }
 }
 
 impl Api {
     pub(super) fn put(&mut self, net: &mut Net, caller: Caller, message: Bytes) -> Result<(), Status> {
         let request: PutRequest = decode(Shape::Flat, message.clone()).map_err(|error| error::status(&error))?;
         validate::check_put(&request).map_err(|error| error::status(&error))?;
-        self.propose(net, caller, Field::Put, &message, WriteRequest::Put, quota::put_bytes(&request))
+        self.propose(
+            net,
+            caller,
+            Field::Put,
+            &message,
+            WriteRequest::Put,
+            quota::put_bytes(&request),
+        )
     }
 
     pub(super) fn delete_range(&mut self, net: &mut Net, caller: Caller, message: Bytes) -> Result<(), Status> {
@@ -72,7 +82,14 @@ impl Api {
         }
         let bytes = quota::txn_bytes(&request);
         // A transaction that puts nothing is held back by no quota, but what it costs otherwise is never 0.
-        self.propose(net, caller, Field::Txn, &message, WriteRequest::Txn(Box::new(request)), bytes)
+        self.propose(
+            net,
+            caller,
+            Field::Txn,
+            &message,
+            WriteRequest::Txn(Box::new(request)),
+            bytes,
+        )
     }
 
     /// Wraps a request's own bytes into an `InternalRaftRequest` and proposes it.
@@ -85,7 +102,10 @@ impl Api {
         payload: WriteRequest,
         quota_bytes: usize,
     ) -> Result<(), Status> {
-        let header = RequestHeader { id: self.request_id(), ..Default::default() };
+        let header = RequestHeader {
+            id: self.request_id(),
+            ..Default::default()
+        };
         let header_length = header.encoded_len();
         let mut entry = BytesMut::with_capacity(message.len() + header_length + 16);
         // Field 100, then the request; field 100 is two bytes of tag.
@@ -100,7 +120,11 @@ impl Api {
             return Err(error::too_large());
         }
         let entry = entry.freeze();
-        self.ask(net, Waiting::Write { caller, payload }, |token| Request::Propose { token, payload: entry, quota_bytes });
+        self.ask(net, Waiting::Write { caller, payload }, |token| Request::Propose {
+            token,
+            payload: entry,
+            quota_bytes,
+        });
         Ok(())
     }
 
@@ -114,7 +138,11 @@ impl Api {
         let found = run.step(&pinned);
         if found && run.rows().len() <= API_DIRECT_ROWS {
             let records = Records::resident(view);
-            let mut runs = Runs { keys: &pinned, records: &records, missing: Vec::new() };
+            let mut runs = Runs {
+                keys: &pinned,
+                records: &records,
+                missing: Vec::new(),
+            };
             let rows = runs.finish(run.clone());
             let header = self.settings.identity.header(rows.revision, view.term);
             if let Some(bytes) = answer::range_response(&header, &rows, &records) {
@@ -144,7 +172,11 @@ impl Api {
         if missing.is_empty() {
             let decided = plan::decide_read_only(&request, &pinned, readable(view), &records)
                 .map_err(|error| error::status(&error))?;
-            let mut runs = Runs { keys: &pinned, records: &records, missing: Vec::new() };
+            let mut runs = Runs {
+                keys: &pinned,
+                records: &records,
+                missing: Vec::new(),
+            };
             let mut ranges = Vec::with_capacity(decided.ranges.len());
             for mut run in decided.ranges {
                 while !run.step(&pinned) {}
@@ -165,7 +197,14 @@ impl Api {
     }
 
     /// Answers a write from what apply did.
-    pub(super) fn applied(&mut self, net: &mut Net, caller: Caller, payload: WriteRequest, outcome: Outcome, view: View) {
+    pub(super) fn applied(
+        &mut self,
+        net: &mut Net,
+        caller: Caller,
+        payload: WriteRequest,
+        outcome: Outcome,
+        view: View,
+    ) {
         let answer = match outcome.answer {
             Ok(answer) => answer,
             Err(error) => return self.fail(net, caller, &error::status(&error)),
@@ -181,18 +220,46 @@ impl Api {
                 self.show(net, caller, payload, answer, view);
             }
             (Answer::Compaction, _) => {
-                self.answer(net, caller, &CompactionResponse { header: header(outcome.revision) });
+                self.answer(
+                    net,
+                    caller,
+                    &CompactionResponse {
+                        header: header(outcome.revision),
+                    },
+                );
             }
             (Answer::LeaseGrant { id, ttl_s }, _) => {
                 let header = header(outcome.revision);
-                self.answer(net, caller, &LeaseGrantResponse { header, id, ttl: ttl_s, error: String::new() });
+                self.answer(
+                    net,
+                    caller,
+                    &LeaseGrantResponse {
+                        header,
+                        id,
+                        ttl: ttl_s,
+                        error: String::new(),
+                    },
+                );
             }
             (Answer::LeaseRevoke { .. }, _) => {
-                self.answer(net, caller, &LeaseRevokeResponse { header: header(outcome.revision) });
+                self.answer(
+                    net,
+                    caller,
+                    &LeaseRevokeResponse {
+                        header: header(outcome.revision),
+                    },
+                );
             }
             (Answer::Alarm(alarms), _) => {
                 let alarms = alarms.unwrap_or_default();
-                self.answer(net, caller, &AlarmResponse { header: header(outcome.revision), alarms });
+                self.answer(
+                    net,
+                    caller,
+                    &AlarmResponse {
+                        header: header(outcome.revision),
+                        alarms,
+                    },
+                );
             }
             (Answer::Range(_) | Answer::LeaseCheckpoint | Answer::Cluster, _) => {
                 unreachable!("serve cores propose none of these")
@@ -232,22 +299,32 @@ pub(super) fn encode_write(
             if !missing.is_empty() {
                 return Err(missing);
             }
-            Ok(encode(&answer::put_response(put, header(put.revision), records).expect(complete)))
+            Ok(encode(
+                &answer::put_response(put, header(put.revision), records).expect(complete),
+            ))
         }
         (Answer::Delete(delete), _) => {
             let missing = records.missing(delete.previous.iter().copied());
             if !missing.is_empty() {
                 return Err(missing);
             }
-            Ok(encode(&answer::delete_response(delete, header(delete.revision), records).expect(complete)))
+            Ok(encode(
+                &answer::delete_response(delete, header(delete.revision), records).expect(complete),
+            ))
         }
         (Answer::Txn(txn), WriteRequest::Txn(request)) => {
-            let mut runs = Runs { keys, records, missing: Vec::new() };
+            let mut runs = Runs {
+                keys,
+                records,
+                missing: Vec::new(),
+            };
             let shown = runs.txn(request, txn.clone());
             if !runs.missing.is_empty() {
                 return Err(runs.missing);
             }
-            Ok(encode(&answer::txn_response(&shown, header(txn.revision), records).expect(complete)))
+            Ok(encode(
+                &answer::txn_response(&shown, header(txn.revision), records).expect(complete),
+            ))
         }
         _ => unreachable!("only these show records"),
     }

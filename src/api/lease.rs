@@ -29,7 +29,14 @@ impl Api {
             request.id = (rand::random::<u64>() >> 1) as i64;
         }
         let message = request.encode_to_vec();
-        self.propose(net, caller, Field::LeaseGrant, &message, WriteRequest::LeaseGrant, quota::LEASE_BYTES)
+        self.propose(
+            net,
+            caller,
+            Field::LeaseGrant,
+            &message,
+            WriteRequest::LeaseGrant,
+            quota::LEASE_BYTES,
+        )
     }
 
     pub(super) fn lease_revoke(&mut self, net: &mut Net, caller: Caller, message: Bytes) -> Result<(), Status> {
@@ -43,7 +50,10 @@ impl Api {
             state.pending += 1;
         }
         let id = request.id;
-        self.ask(net, Waiting::KeepAlive { caller, id }, |token| Request::Renew { token, id });
+        self.ask(net, Waiting::KeepAlive { caller, id }, |token| Request::Renew {
+            token,
+            id,
+        });
         Ok(())
     }
 
@@ -60,7 +70,11 @@ impl Api {
         let Some(ttl) = ttl_s else {
             return self.fail(net, caller, &Status::new(Code::Unknown, "not a primary lessor"));
         };
-        let response = LeaseKeepAliveResponse { header: Some(self.header_now()), id, ttl };
+        let response = LeaseKeepAliveResponse {
+            header: Some(self.header_now()),
+            id,
+            ttl,
+        };
         let length = response.encoded_len();
         let _ = net.send_message_with(caller.call, length, |out| response.encode_raw(out));
         let Some(state) = self.state(caller) else { return };
@@ -73,14 +87,23 @@ impl Api {
     pub(super) fn lease_time_to_live(&mut self, net: &mut Net, caller: Caller, message: Bytes) -> Result<(), Status> {
         let request: LeaseTimeToLiveRequest = decode(Shape::Flat, message).map_err(|error| error::status(&error))?;
         let LeaseTimeToLiveRequest { id, keys } = request;
-        self.ask(net, Waiting::TimeToLive { caller, id }, |token| Request::TimeToLive { token, id, keys });
+        self.ask(net, Waiting::TimeToLive { caller, id }, |token| Request::TimeToLive {
+            token,
+            id,
+            keys,
+        });
         Ok(())
     }
 
     pub(super) fn time_to_live_known(&mut self, net: &mut Net, caller: Caller, id: i64, lease: Option<TimeToLive>) {
         let header = Some(self.header_now());
         let response = match lease {
-            None => LeaseTimeToLiveResponse { header, id, ttl: -1, ..Default::default() },
+            None => LeaseTimeToLiveResponse {
+                header,
+                id,
+                ttl: -1,
+                ..Default::default()
+            },
             Some(lease) => LeaseTimeToLiveResponse {
                 header,
                 id,
@@ -99,7 +122,10 @@ impl Api {
 
     pub(super) fn leases_known(&mut self, net: &mut Net, caller: Caller, ids: &[i64]) {
         let leases = ids.iter().map(|id| LeaseStatus { id: *id }).collect();
-        let response = LeaseLeasesResponse { header: Some(self.header_now()), leases };
+        let response = LeaseLeasesResponse {
+            header: Some(self.header_now()),
+            leases,
+        };
         self.answer(net, caller, &response);
     }
 }

@@ -35,13 +35,25 @@ impl StatusFor {
 
 impl Api {
     pub(super) fn status(&mut self, net: &mut Net, caller: Caller) -> Result<(), Status> {
-        self.ask(net, Waiting::Status { want: StatusFor::Status(caller) }, |token| Request::Status { token });
+        self.ask(
+            net,
+            Waiting::Status {
+                want: StatusFor::Status(caller),
+            },
+            |token| Request::Status { token },
+        );
         Ok(())
     }
 
     pub(super) fn member_list(&mut self, net: &mut Net, caller: Caller, message: Bytes) -> Result<(), Status> {
         let _: MemberListRequest = decode(Shape::Flat, message).map_err(|error| error::status(&error))?;
-        self.ask(net, Waiting::Status { want: StatusFor::Members(caller) }, |token| Request::Status { token });
+        self.ask(
+            net,
+            Waiting::Status {
+                want: StatusFor::Members(caller),
+            },
+            |token| Request::Status { token },
+        );
         Ok(())
     }
 
@@ -52,7 +64,10 @@ impl Api {
                 self.answer(net, caller, &response);
             }
             StatusFor::Members(caller) => {
-                let header = crate::proto::etcdserverpb::ResponseHeader { revision: 0, ..self.header_now() };
+                let header = crate::proto::etcdserverpb::ResponseHeader {
+                    revision: 0,
+                    ..self.header_now()
+                };
                 let members = status.members.iter().map(|member| Member {
                     id: member.id,
                     name: member.name.clone(),
@@ -60,7 +75,10 @@ impl Api {
                     client_ur_ls: member.client_urls.clone(),
                     is_learner: member.is_learner,
                 });
-                let response = MemberListResponse { header: Some(header), members: members.collect() };
+                let response = MemberListResponse {
+                    header: Some(header),
+                    members: members.collect(),
+                };
                 self.answer(net, caller, &response);
             }
         }
@@ -103,15 +121,24 @@ impl Api {
         self.propose(net, caller, Field::Alarm, &message, WriteRequest::Alarm, 0)
     }
 
-    pub(super) fn health(&mut self, net: &mut Net, caller: Caller, method: Method, message: Bytes) -> Result<(), Status> {
-        let serving = HealthCheckResponse { status: ServingStatus::Serving as i32 };
+    pub(super) fn health(
+        &mut self,
+        net: &mut Net,
+        caller: Caller,
+        method: Method,
+        message: Bytes,
+    ) -> Result<(), Status> {
+        let serving = HealthCheckResponse {
+            status: ServingStatus::Serving as i32,
+        };
         match method {
             Method::HealthList => {
                 let statuses = [(String::new(), serving)].into();
                 self.answer(net, caller, &HealthListResponse { statuses });
             }
             Method::HealthCheck => {
-                let request: HealthCheckRequest = decode(Shape::Flat, message).map_err(|error| error::status(&error))?;
+                let request: HealthCheckRequest =
+                    decode(Shape::Flat, message).map_err(|error| error::status(&error))?;
                 if !request.service.is_empty() {
                     return Err(Status::new(Code::NotFound, "unknown service"));
                 }
@@ -119,8 +146,13 @@ impl Api {
             }
             _ => {
                 // A watch tells the status at once and then every change; the stream ends with the member.
-                let request: HealthCheckRequest = decode(Shape::Flat, message).map_err(|error| error::status(&error))?;
-                let status = if request.service.is_empty() { ServingStatus::Serving } else { ServingStatus::ServiceUnknown };
+                let request: HealthCheckRequest =
+                    decode(Shape::Flat, message).map_err(|error| error::status(&error))?;
+                let status = if request.service.is_empty() {
+                    ServingStatus::Serving
+                } else {
+                    ServingStatus::ServiceUnknown
+                };
                 let response = HealthCheckResponse { status: status as i32 };
                 let length = response.encoded_len();
                 let _ = net.send_message_with(caller.call, length, |out| response.encode_raw(out));

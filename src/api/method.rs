@@ -109,7 +109,10 @@ mod tests {
             assert_eq!(Method::find(service, name), Ok(*method));
         }
         let text = |service, name| Method::find(service, name).unwrap_err().message.into_owned();
-        assert_eq!(text("etcdserverpb.KV", "Get"), "unknown method Get for service etcdserverpb.KV");
+        assert_eq!(
+            text("etcdserverpb.KV", "Get"),
+            "unknown method Get for service etcdserverpb.KV"
+        );
         assert_eq!(text("x.Y", "Z"), "unknown service x.Y");
     }
 }

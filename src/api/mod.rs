@@ -1,1 +1,19 @@
 //! The gRPC services, etcd's error table, and the plain HTTP endpoints.
+//!
+//! One [`Api`] per serve core. `service` takes calls and replies apart; a file per service answers them; `answer` makes
+//! bytes of outcomes; `tasks` are the reads that take long. Knows sockets only through `net`.
+
+pub mod answer;
+pub mod error;
+mod hash;
+mod kv;
+mod lease;
+mod maintenance;
+pub mod method;
+pub mod records;
+mod service;
+mod tasks;
+
+pub use answer::Identity;
+pub use records::PageReads;
+pub use service::{Api, Settings};

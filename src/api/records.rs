@@ -34,7 +34,10 @@ pub struct PageReads {
 impl PageReads {
     /// Reads through `file` with a cache of `cache_bytes`.
     pub fn new(file: PageFileReader, cache_bytes: usize) -> PageReads {
-        PageReads { cache: Rc::new(RefCell::new(PageCache::new(cache_bytes))), file }
+        PageReads {
+            cache: Rc::new(RefCell::new(PageCache::new(cache_bytes))),
+            file,
+        }
     }
 
     /// Runs `read` until it misses no page, loading those it misses.
@@ -54,7 +57,10 @@ impl PageReads {
             let read = self.file.read(address.offset(), address.length()).await;
             let (buffer, length) = read.map_err(|error| Unreadable::Corrupt(error.to_string()))?;
             let length = length.min(address.length());
-            match view.pages.insert(&mut self.cache.borrow_mut(), &address, &buffer[..length]) {
+            match view
+                .pages
+                .insert(&mut self.cache.borrow_mut(), &address, &buffer[..length])
+            {
                 Ok(()) | Err(ReadFailure::Missing(_)) => {}
                 Err(ReadFailure::Expired { .. }) => return Err(Unreadable::Expired),
                 Err(ReadFailure::Corrupt(corrupt)) => return Err(Unreadable::Corrupt(corrupt.to_string())),
@@ -64,14 +70,20 @@ impl PageReads {
 
     /// A record of the page store.
     pub async fn record(&self, view: &View, revision: Revision) -> Result<Record, Unreadable> {
-        let id = RecordId { main: revision.main, sub: revision.sub };
+        let id = RecordId {
+            main: revision.main,
+            sub: revision.sub,
+        };
         let found = self.retry(view, |cache| view.pages.record(cache, id)).await?;
         found.ok_or_else(|| Unreadable::Corrupt(missing(revision)))
     }
 
     /// The encoded length of a record of the page store, without reading its value.
     pub async fn record_length(&self, view: &View, revision: Revision, with_value: bool) -> Result<usize, Unreadable> {
-        let id = RecordId { main: revision.main, sub: revision.sub };
+        let id = RecordId {
+            main: revision.main,
+            sub: revision.sub,
+        };
         let length = self
             .retry(view, |cache| {
                 let mut length = None;
@@ -118,12 +130,18 @@ pub struct Records<'v> {
 impl<'v> Records<'v> {
     /// The records of a view, as far as its window goes.
     pub fn resident(view: &'v View) -> Records<'v> {
-        Records { view, fetched: HashMap::new() }
+        Records {
+            view,
+            fetched: HashMap::new(),
+        }
     }
 
     /// Those of `revisions` that the window lacks.
     pub fn missing(&self, revisions: impl IntoIterator<Item = Revision>) -> Vec<Revision> {
-        revisions.into_iter().filter(|revision| self.bytes(*revision).is_none()).collect()
+        revisions
+            .into_iter()
+            .filter(|revision| self.bytes(*revision).is_none())
+            .collect()
     }
 
     /// Fetches records.

@@ -166,7 +166,9 @@ impl Api {
     /// Sends a request to the log core, whose reply will find `waiting`.
     pub(super) fn ask(&mut self, net: &Net, waiting: Waiting, request: impl FnOnce(u64) -> Request) {
         self.generation = self.generation.wrapping_add(1);
-        let key = self.waiting.insert((self.generation, waiting, net.now() + self.settings.request_timeout));
+        let key = self
+            .waiting
+            .insert((self.generation, waiting, net.now() + self.settings.request_timeout));
         let token = (u64::from(self.generation) << 32) | key as u64;
         self.post(request(token));
     }
@@ -205,7 +207,11 @@ impl Api {
             | Reply::Status { token, .. } => *token,
         };
         let key = token as u32 as usize;
-        if self.waiting.get(key).is_none_or(|(generation, ..)| u64::from(*generation) != token >> 32) {
+        if self
+            .waiting
+            .get(key)
+            .is_none_or(|(generation, ..)| u64::from(*generation) != token >> 32)
+        {
             return;
         }
         let (_, waiting, _) = self.waiting.remove(key);
@@ -237,8 +243,12 @@ impl Api {
     /// Gives up requests that waited too long, as etcd's request time-out does.
     pub fn expire_requests(&mut self, net: &mut Net) {
         let now = net.now();
-        let late: Vec<usize> =
-            self.waiting.iter().filter(|(_, (_, _, until))| *until <= now).map(|(key, _)| key).collect();
+        let late: Vec<usize> = self
+            .waiting
+            .iter()
+            .filter(|(_, (_, _, until))| *until <= now)
+            .map(|(key, _)| key)
+            .collect();
         for key in late {
             let (_, waiting, _) = self.waiting.remove(key);
             let status = Status::new(Code::Unavailable, "etcdserver: request timed out");
@@ -308,9 +318,7 @@ impl Api {
             Method::Status => self.status(net, caller),
             Method::Hash => self.hash(net, caller),
             Method::HashKv => self.hash_kv(net, caller, message),
-            Method::HealthCheck | Method::HealthWatch | Method::HealthList => {
-                self.health(net, caller, method, message)
-            }
+            Method::HealthCheck | Method::HealthWatch | Method::HealthList => self.health(net, caller, method, message),
             _ => Err(not_built(method)),
         };
         if let Err(status) = result {
@@ -349,7 +357,14 @@ impl Service for Api {
     fn started(&mut self, net: &mut Net, call: Call, head: Head, _timeout: Option<Duration>) -> u64 {
         let refusal = match head {
             Head::Known(method) if !self.stopping => {
-                let tag = self.calls.insert(CallState { call, method, answered: false, pending: 0, half_closed: false, room: None }) as u64;
+                let tag = self.calls.insert(CallState {
+                    call,
+                    method,
+                    answered: false,
+                    pending: 0,
+                    half_closed: false,
+                    room: None,
+                }) as u64;
                 return tag;
             }
             Head::Known(_) => error::stopped(),
@@ -404,7 +419,12 @@ impl Service for Api {
     fn shutting_down(&mut self, net: &mut Net) {
         self.stopping = true;
         let streams = self.calls.iter().filter(|(_, state)| state.method.streams_requests());
-        let streams: Vec<_> = streams.map(|(tag, state)| Caller { call: state.call, tag: tag as u64 }).collect();
+        let streams: Vec<_> = streams
+            .map(|(tag, state)| Caller {
+                call: state.call,
+                tag: tag as u64,
+            })
+            .collect();
         for caller in streams {
             self.fail(net, caller, &error::stopped());
         }
@@ -415,7 +435,9 @@ impl Service for Api {
 impl Api {
     /// The state of a call that is not over.
     pub(super) fn state(&mut self, caller: Caller) -> Option<&mut CallState> {
-        self.calls.get_mut(caller.tag as usize).filter(|state| state.call == caller.call)
+        self.calls
+            .get_mut(caller.tag as usize)
+            .filter(|state| state.call == caller.call)
     }
 
     /// A call was answered to its end.

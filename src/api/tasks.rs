@@ -62,7 +62,14 @@ impl Api {
         self.state(caller)?.room = Some(room.clone());
         self.begin_reading(at_main);
         let (pages, index) = (self.pages.clone(), self.index.clone());
-        Some(Task { connections, caller, room, pages, index, view })
+        Some(Task {
+            connections,
+            caller,
+            room,
+            pages,
+            index,
+            view,
+        })
     }
 
     /// Ends what `task` began.
@@ -83,7 +90,9 @@ impl Api {
     where
         F: Future<Output = Result<(), Ended>> + 'static,
     {
-        let Some(task) = self.task(caller, view, at_main) else { return };
+        let Some(task) = self.task(caller, view, at_main) else {
+            return;
+        };
         let connections = task.connections.clone();
         let body = body(task);
         serve::spawn(async move {
@@ -127,8 +136,7 @@ impl Api {
             let mut missing = missing;
             loop {
                 records.fetch(&task.pages, missing).await?;
-                let encoded =
-                    encode_write(&task.index.pin(), &payload, &answer, identity, &task.view, &records);
+                let encoded = encode_write(&task.index.pin(), &payload, &answer, identity, &task.view, &records);
                 match encoded {
                     Ok(bytes) => return task.send_whole(bytes),
                     Err(more) => missing = more,
@@ -172,12 +180,21 @@ impl Task {
             records.fetch(&self.pages, missing).await?;
         }
         let pinned = self.index.pin();
-        Ok(Runs { keys: &pinned, records: &records, missing: Vec::new() }.finish(run))
+        Ok(Runs {
+            keys: &pinned,
+            records: &records,
+            missing: Vec::new(),
+        }
+        .finish(run))
     }
 
     pub(super) fn check_open(&self) -> Result<(), Ended> {
         let caller = self.caller;
-        if self.connections.with(|_, net| net.is_open(caller.call)) { Ok(()) } else { Err(Ended::Gone) }
+        if self.connections.with(|_, net| net.is_open(caller.call)) {
+            Ok(())
+        } else {
+            Err(Ended::Gone)
+        }
     }
 
     /// Waits until the caller takes more.
@@ -251,7 +268,8 @@ impl Task {
         length += end.len();
         self.send(|net, call| net.begin_message(call, length))?;
         for at in 0..rows.rows.len() {
-            self.with_row(rows, at, &mut buffer, |row| answer::put_kv(&mut part, row)).await?;
+            self.with_row(rows, at, &mut buffer, |row| answer::put_kv(&mut part, row))
+                .await?;
             if part.len() >= API_PART_BYTES {
                 self.wait_for_room().await?;
                 let full = std::mem::replace(&mut part, Vec::with_capacity(API_PART_BYTES));
@@ -276,7 +294,8 @@ impl Task {
         let mut chunk = Vec::new();
         let mut chunk_rows = 0;
         for at in 0..rows.rows.len() {
-            self.with_row(rows, at, &mut buffer, |row| answer::put_kv(&mut chunk, row)).await?;
+            self.with_row(rows, at, &mut buffer, |row| answer::put_kv(&mut chunk, row))
+                .await?;
             chunk_rows += 1;
             let last = at + 1 == rows.rows.len();
             if !last && chunk_rows >= API_STREAM_ROWS_MIN && chunk.len() >= chunk_bytes / 2 {
@@ -328,7 +347,11 @@ impl Task {
             let pinned = self.index.pin();
             let decided = plan::decide_read_only(request, &pinned, readable(&self.view), &records)
                 .map_err(|error| Ended::Failed(error::status(&error)))?;
-            let mut runs = Runs { keys: &pinned, records: &records, missing: Vec::new() };
+            let mut runs = Runs {
+                keys: &pinned,
+                records: &records,
+                missing: Vec::new(),
+            };
             let mut ranges = Vec::with_capacity(decided.ranges.len());
             for mut run in decided.ranges {
                 while !run.step(&pinned) {}

@@ -35,7 +35,10 @@ pub fn cluster_id(member_ids: &[u64]) -> u64 {
 /// The identity of a cluster's sole member.
 pub fn of_sole_member(peer_urls: &[String], token: &str) -> Identity {
     let member_id = member_id(peer_urls, token);
-    Identity { cluster_id: cluster_id(&[member_id]), member_id }
+    Identity {
+        cluster_id: cluster_id(&[member_id]),
+        member_id,
+    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! The log core's thread: mailboxes in, the log core's turns, mailboxes out, one wait.
 
+use crate::io::disk::Disk;
 use crate::limits::{ANSWER_LANE, LOG_REQUESTS_PER_TURN, PUBLISHED_LANE, SHUTDOWN_LOG};
 use crate::raft::boot::{self, Boot, BootError};
 use crate::raft::core::{Fatal, LogCore};
@@ -8,7 +9,6 @@ use crate::reactor::disk::DiskOptions;
 use crate::reactor::log::{LogReactor, Writer};
 use crate::reactor::mailbox::{Place, Receiver, Sender};
 use crate::reactor::{Doorbell, roles};
-use crate::io::disk::Disk;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -51,7 +51,11 @@ impl LogThread {
             Ok(reactor) => reactor,
             Err(source) => {
                 let path = self.boot.data_directory.clone();
-                let error = crate::io::disk::DiskError { operation: "set up the disk for", path, source };
+                let error = crate::io::disk::DiskError {
+                    operation: "set up the disk for",
+                    path,
+                    source,
+                };
                 let _ = started.send(Err(error.into()));
                 return Ok(());
             }
@@ -111,7 +115,9 @@ fn take_requests(core: &mut LogCore, ports: &mut [Port], now: Duration) -> bool 
                 left = true;
                 break;
             }
-            let Some(place) = port.replies.reserve(ANSWER_LANE) else { break };
+            let Some(place) = port.replies.reserve(ANSWER_LANE) else {
+                break;
+            };
             let Some(request) = port.requests.pop() else {
                 port.replies.release(place);
                 break;
