@@ -163,6 +163,8 @@ pub const WAL_ZERO_BYTES_PER_SECOND: u64 = 16 << 20;
 pub const WAL_ZERO_BYTES_PER_BYTE: u64 = 4;
 /// How long after a lack of space preparing the next segment is tried again.
 pub const WAL_SPACE_RETRY: std::time::Duration = std::time::Duration::from_secs(1);
+/// Where entries lie is remembered about once in so many bytes of the log: what reading one back reads at least.
+pub const WAL_POSITION_BYTES: u64 = 64 << 10;
 /// A segment longer than this is not read: it can't be one of ours or etcd's.
 pub const WAL_SEGMENT_READ_BYTES_MAX: u64 = 1 << 30;
 

@@ -260,18 +260,16 @@ pub fn is_mark(record: &RawRecord<'_>, key: MarkKey, sequence: u64, offset: u64)
 
 /// The first genuine mark at or behind `from`, whatever lies before it.
 pub fn find_mark(bytes: &[u8], from: usize, key: MarkKey, sequence: u64) -> Option<usize> {
-    let first = from.next_multiple_of(FRAME_HEADER);
-    let mut at = first;
+    let mut at = from.next_multiple_of(FRAME_HEADER);
     while let Some(field) = bytes.get(at..at + FRAME_HEADER) {
         let mut word = [0; FRAME_HEADER];
         word.copy_from_slice(field);
         let length = u64::from_le_bytes(word) & !(0xff << 56);
-        if length != 0 && length <= MARK_RECORD_MAX {
-            if let Frame::Record { record, .. } = read_frame(bytes, at) {
-                if is_mark(&record, key, sequence, at as u64) {
-                    return Some(at);
-                }
-            }
+        if (1..=MARK_RECORD_MAX).contains(&length)
+            && let Frame::Record { record, .. } = read_frame(bytes, at)
+            && is_mark(&record, key, sequence, at as u64)
+        {
+            return Some(at);
         }
         at += FRAME_HEADER;
     }

@@ -10,6 +10,7 @@ mod ahead;
 mod error;
 mod frame;
 mod housekeeping;
+mod readback;
 mod record;
 mod recovery;
 mod segment;
@@ -18,6 +19,7 @@ mod tests;
 mod writer;
 
 pub use error::Error;
+pub use readback::ReadBack;
 pub use record::{ConfState, Entry, HardState, Malformed, Metadata, Snapshot};
 pub use recovery::{Recovered, Repair, create, exists, recover};
 pub use segment::SegmentName;

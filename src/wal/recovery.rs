@@ -6,8 +6,9 @@
 //! refuses the start and names file and offset.
 
 use super::frame::{MarkKey, is_torn};
+use super::readback::Positions;
 use super::record::{Entry, HardState, Malformed, Metadata, RecordKind, Snapshot};
-use super::segment::{Damage, Scanned, SegmentName, scan, write_head};
+use super::segment::{Damage, Place, Scanned, SegmentName, scan, write_head};
 use super::writer::{Live, Writer};
 use super::{Error, Options};
 use crate::io::buffer::{ALIGNMENT, AlignedBuffer};
@@ -237,7 +238,8 @@ pub fn recover<D: Disk + ?Sized>(
     let tail = last.bytes[block..scanned.end as usize].to_vec();
     let live = Live::new(last.file, last.name, scanned.end, tail, scanned.crc, scanned.key);
     let last_index = log.last_index;
-    let writer = Writer::new(options, directory, metadata, log.hard_state, names, live, last_index);
+    let mut writer = Writer::new(options, directory, metadata, log.hard_state, names, live, last_index);
+    writer.set_positions(log.positions);
     Ok(Recovered {
         metadata,
         hard_state: log.hard_state,
@@ -356,12 +358,13 @@ fn open_and_read<D: Disk + ?Sized>(
 
 fn read_segment(segment: &Segment, previous: Option<(SegmentName, u32)>, log: &mut Log) -> Result<Scanned, Error> {
     let crc = previous.map(|(_, crc)| crc);
-    let scanned = scan(&segment.bytes, segment.name.sequence, crc, |offset, kind, data| {
-        log.take(kind, data).map_err(|reason| Error::Corrupt {
-            path: segment.path.clone(),
-            offset,
-            reason,
-        })
+    let scanned = scan(&segment.bytes, segment.name.sequence, crc, |place, kind, data| {
+        log.take(segment.name, place, kind, data)
+            .map_err(|reason| Error::Corrupt {
+                path: segment.path.clone(),
+                offset: place.offset,
+                reason,
+            })
     })?;
     match (&scanned.damage, previous) {
         (Some(damage), Some((before, _))) if damage.offset == 0 => Err(Error::Corrupt {
@@ -473,6 +476,7 @@ struct Log {
     term_after: Option<u64>,
     entries: Vec<Entry>,
     last_index: u64,
+    positions: Positions,
 }
 
 impl Log {
@@ -485,10 +489,11 @@ impl Log {
             term_after: (after == 0).then_some(0),
             entries: Vec::new(),
             last_index: 0,
+            positions: Positions::default(),
         }
     }
 
-    fn take(&mut self, kind: RecordKind, data: &[u8]) -> Result<(), String> {
+    fn take(&mut self, segment: SegmentName, place: Place, kind: RecordKind, data: &[u8]) -> Result<(), String> {
         match decode_payload(kind, data).map_err(|malformed| format!("{kind:?} record: {malformed}"))? {
             Payload::Metadata(metadata) => match self.metadata.replace(metadata) {
                 Some(before) if before != metadata => Err(format!(
@@ -497,7 +502,10 @@ impl Log {
                 )),
                 _ => Ok(()),
             },
-            Payload::Entry(entry) => self.take_entry(entry),
+            Payload::Entry(entry) => {
+                self.positions.note(entry.index, segment, place);
+                self.take_entry(entry)
+            }
             Payload::State(state) => {
                 self.hard_state = state;
                 Ok(())

@@ -95,14 +95,21 @@ pub struct Scanned {
     pub damage: Option<Damage>,
 }
 
-/// Reads the segment with number `sequence` from its bytes and calls `visit` with the offset, kind and data of each
+/// Where a frame begins, and the running checksum before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub offset: u64,
+    pub crc: u32,
+}
+
+/// Reads the segment with number `sequence` from its bytes and calls `visit` with the place, kind and data of each
 /// sound record that is not a checksum. `previous_crc` is the running checksum at the end of the segment before it, if
 /// that was read. An error of `visit` ends the reading and is passed on.
 pub fn scan<E>(
     bytes: &[u8],
     sequence: u64,
     previous_crc: Option<u32>,
-    mut visit: impl FnMut(u64, RecordKind, &[u8]) -> Result<(), E>,
+    mut visit: impl FnMut(Place, RecordKind, &[u8]) -> Result<(), E>,
 ) -> Result<Scanned, E> {
     let mut position = 0;
     let mut crc = previous_crc.unwrap_or(0);
@@ -147,7 +154,10 @@ pub fn scan<E>(
                     ));
                 }
             },
-            Some(kind) => visit(position as u64, kind, record.data)?,
+            Some(kind) => {
+                let offset = position as u64;
+                visit(Place { offset, crc }, kind, record.data)?;
+            }
         }
         crc = running;
         position = next;

@@ -13,8 +13,9 @@
 use super::ahead::Ahead;
 use super::frame::{FRAME_OVERHEAD_MAX, FrameWriter, MarkKey};
 use super::housekeeping::Housekeeping;
+use super::readback::{Positions, ReadBack};
 use super::record::{Entry, HardState, Metadata, RecordKind, Snapshot};
-use super::segment::{SegmentName, write_head};
+use super::segment::{Place, SegmentName, write_head};
 use super::{Error, Options, TOKENS};
 use crate::io::buffer::{ALIGNMENT, AlignedBuffer};
 use crate::io::disk::{Disk, DiskError, FileId, Operation, Outcome};
@@ -137,6 +138,7 @@ pub struct Writer {
     written_state: HardState,
     written_bytes: u64,
     released: u64,
+    positions: Positions,
     spare: Option<AlignedBuffer>,
     ahead: Ahead,
     housekeeping: Housekeeping,
@@ -174,6 +176,7 @@ impl Writer {
             written_state: hard_state,
             written_bytes: 0,
             released: 0,
+            positions: Positions::default(),
             spare: None,
         }
     }
@@ -307,6 +310,17 @@ impl Writer {
         self.trim();
     }
 
+    /// Reads entries from `low` on, below `high`, back from the log: `None` if `low` is not in its durable part or not
+    /// known to be. One reading brings at least one entry and ends after some ten thousand bytes; go on behind it.
+    pub fn read_back(&self, low: u64, high: u64) -> Option<ReadBack> {
+        self.positions
+            .read_back(&self.directory, low, high, self.live.name, self.live.offset)
+    }
+
+    pub(super) fn set_positions(&mut self, positions: Positions) {
+        self.positions = positions;
+    }
+
     fn trim(&mut self) {
         let kept = match (self.no_space(), self.options.max_wals) {
             (true, _) => 1,
@@ -317,6 +331,7 @@ impl Writer {
             let Some(oldest) = self.segments.pop_front() else {
                 return;
             };
+            self.positions.forget(oldest);
             self.housekeeping.remove(self.directory.join(oldest.file_name()));
         }
     }
@@ -361,6 +376,8 @@ impl Writer {
 
     fn submit_batch<D: Disk + ?Sized>(&mut self, disk: &mut D, key: MarkKey, count: usize, bytes: usize) {
         let live = &self.live;
+        let (offset, crc) = (live.offset, live.crc);
+        let place = Place { offset, crc };
         let start = live.tail.len();
         let mut buffer = match self.spare.take() {
             Some(spare) if spare.capacity() >= start + bytes => {
@@ -379,7 +396,10 @@ impl Writer {
             through = item.ticket.unwrap_or(through);
             item.payload.write(&mut frames, &mut scratch);
             match item.payload {
-                Payload::Entry(entry) => self.written_index = entry.index,
+                Payload::Entry(entry) => {
+                    self.positions.note(entry.index, live.name, place);
+                    self.written_index = entry.index;
+                }
                 Payload::State(state) => self.written_state = state,
                 Payload::Snapshot(snapshot) => self.written_index = self.written_index.max(snapshot.index),
             }

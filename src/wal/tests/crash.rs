@@ -219,10 +219,14 @@ impl Run {
         Ok(())
     }
 
-    /// Goes on after a power cut.
+    /// Goes on after a power cut, or after the process was killed.
     fn restart(&mut self) -> Result<(), String> {
         let mut disk = self.bench.disk.clone();
-        disk.power_cut(self.random.bits());
+        if self.random.coin() {
+            disk.power_cut(self.random.bits());
+        } else {
+            disk.kill(self.random.bits());
+        }
         let (recovered, survived) = self.recover(&mut disk)?;
         self.bench = Bench {
             disk,

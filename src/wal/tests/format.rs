@@ -329,3 +329,81 @@ proptest! {
         crate::wal::fuzz(&bytes);
     }
 }
+
+/// All entries from `low` on, read back from the log.
+fn read_back(bench: &mut Bench, low: u64) -> Vec<Entry> {
+    let mut entries: Vec<Entry> = Vec::new();
+    while let Some(mut reading) = bench.writer.read_back(low + entries.len() as u64, u64::MAX) {
+        let before = entries.len();
+        while let Some(operation) = reading.operation() {
+            let result = bench.disk.call(operation);
+            entries.extend(reading.completed(result).unwrap().into_iter().flatten());
+        }
+        if entries.len() == before {
+            break;
+        }
+    }
+    entries
+}
+
+#[test]
+fn entries_are_read_back_as_they_count_now() {
+    let options = Options {
+        segment_bytes: 256 << 10,
+        ..options()
+    };
+    let mut bench = Bench::new(FaultyDisk::new(1), options.clone());
+    let mut model: Vec<Entry> = Vec::new();
+    let mut random = Random::new(9);
+    for round in 1..400 {
+        let first = match random.below(5) {
+            0 => 1 + model.len() as u64 - random.below(model.len() as u64 / 4 + 1),
+            _ => 1 + model.len() as u64,
+        };
+        model.truncate(first as usize - 1);
+        let entries: Vec<Entry> = (first..=first + random.below(4))
+            .map(|index| entry(round, index, random.below(9000) as usize))
+            .collect();
+        model.extend_from_slice(&entries);
+        bench.writer.append(&entries, Some(&state(round, 0)));
+        bench.flush();
+        if round % 20 == 0 {
+            let low = 1 + random.below(model.len() as u64);
+            assert!(
+                read_back(&mut bench, low) == model[low as usize - 1..],
+                "round {round}, from {low}"
+            );
+        }
+    }
+    assert!(bench.writer.segments().len() > 10);
+    let recovered = recover(&mut bench.disk, Path::new(DIRECTORY), options, 0, 0).unwrap();
+    let mut bench = Bench {
+        writer: recovered.writer,
+        disk: bench.disk,
+    };
+    assert!(read_back(&mut bench, 1) == model);
+    assert!(
+        bench
+            .writer
+            .read_back(model.len() as u64 + 1, u64::MAX)
+            .is_some_and(|mut reading| {
+                let opened = bench.disk.call(reading.operation().unwrap());
+                reading.completed(opened).unwrap();
+                let read = bench.disk.call(reading.operation().unwrap());
+                reading.completed(read).unwrap();
+                let closed = bench.disk.call(reading.operation().unwrap());
+                reading.completed(closed).unwrap() == Some(vec![])
+            })
+    );
+
+    let path = bench.segment_path(bench.writer.segments().len() - 1);
+    bench
+        .disk
+        .tamper(&path, |contents| contents.write(600, &[0xee; 100_000]));
+    let mut reading = bench.writer.read_back(model.len() as u64, u64::MAX).unwrap();
+    let opened = bench.disk.call(reading.operation().unwrap());
+    reading.completed(opened).unwrap();
+    let read = bench.disk.call(reading.operation().unwrap());
+    let error = reading.completed(read).err().unwrap().to_string();
+    assert!(error.contains(&path.display().to_string()), "{error}");
+}

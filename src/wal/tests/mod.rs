@@ -87,6 +87,12 @@ impl Bench {
         self.writer.append(&[entry(term, index, length)], None)
     }
 
+    fn put_all(&mut self, indexes: std::ops::RangeInclusive<u64>, length: usize) {
+        for index in indexes {
+            self.put(1, index, length);
+        }
+    }
+
     fn segment_path(&self, position: usize) -> std::path::PathBuf {
         Path::new(DIRECTORY).join(self.writer.segments().nth(position).unwrap().file_name())
     }

@@ -84,6 +84,38 @@ fn rule_1_what_was_only_in_the_cache_is_synced_before_it_is_believed() {
 }
 
 #[test]
+fn rule_1_a_name_that_was_only_in_the_cache_is_synced_before_anything_is_acknowledged_under_it() {
+    let mut bench = Bench::new(FaultyDisk::new(1), options());
+    bench.disk.set_delay_us(1..50);
+    let mut index = 0;
+    while !bench
+        .disk
+        .events()
+        .iter()
+        .any(|event| event.operation == "rename" && event.path.ends_with("wal/0.tmp"))
+    {
+        index += 1;
+        bench.put(1, index, 3000);
+        bench.step().unwrap();
+    }
+    bench.disk.kill(1);
+    bench.disk.clear_events();
+    let recovered = reopen(&mut bench.disk, 0).unwrap();
+    assert_eq!(recovered.writer.segments().len(), 2, "the name is there");
+    let last = recovered.writer.last_index();
+    let mut bench = Bench {
+        writer: recovered.writer,
+        disk: bench.disk,
+    };
+    bench.put(1, last + 1, 100);
+    bench.flush();
+    for seed in 0..30 {
+        let recovered = reopen(&mut bench.disk.after_power_cut(seed), 0).unwrap();
+        assert_eq!(recovered.writer.last_index(), last + 1);
+    }
+}
+
+#[test]
 fn rule_2_damage_before_a_mark_refuses_the_start_and_names_file_and_offset() {
     let (bench, starts) = three_batches(2000);
     for batch in 0..2 {
@@ -309,7 +341,7 @@ fn rule_4_an_empty_segment_after_the_last_is_dropped_and_its_number_used_again()
             writer: recovered.writer,
             disk: bench.disk,
         };
-        (4..=20).for_each(|index| drop(bench.put(1, index, 3000)));
+        bench.put_all(4..=20, 3000);
         bench.flush();
         assert_eq!(reopen(&mut bench.disk, 0).unwrap().entries.len(), 20);
     }
@@ -459,7 +491,7 @@ fn without_space_for_the_next_segment_the_log_says_so_goes_on_and_recovers_by_it
         "what is in the current segment is still written"
     );
 
-    (2..=20).for_each(|index| drop(bench.put(1, index, 3000)));
+    bench.put_all(2..=20, 3000);
     for _ in 0..100 {
         bench.step().unwrap();
     }
