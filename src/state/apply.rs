@@ -12,7 +12,7 @@ use crate::state::outcome::{Answer, Outcome, RangeOutcome};
 use crate::state::plan::{Planner, Step, needed_by_put, needed_by_txn};
 use crate::state::quota;
 use crate::state::read::Records;
-use crate::state::run::{Deletion, Running, Work};
+use crate::state::run::{Deletion, Running, Work, Writing};
 use std::time::Duration;
 
 /// A committed entry.
@@ -76,16 +76,16 @@ impl State {
     /// # Panics
     /// When the entry is not behind the last one, or that one is not done.
     pub fn apply(&mut self, entry: &Entry<'_>, fetched: &impl Records, budget: usize) -> Progress {
-        let begun = match self.begin(entry, fetched) {
-            Err(StateError::MissingRecord(_)) => return Progress::Needs(self.needs(entry.request)),
-            begun => begun,
-        };
-        self.advance(entry.index, entry.term);
+        self.assert_follows(entry.index, entry.term);
+        let begun = self.begin(entry, fetched);
+        if let Err(StateError::MissingRecord(_)) = begun {
+            return Progress::Needs(self.needs(entry.request));
+        }
+        (self.applied_index, self.applied_term) = (entry.index, entry.term);
         match begun {
             Ok(Begun::Answered(answer)) => self.done(Ok(answer)),
             Ok(Begun::Work(work)) => {
-                self.running = Some(Running::new(work, self.revision, entry.answer));
-                self.resume(budget)
+                self.go_on(Running::new(work, Writing::new(self.revision, entry.answer)), budget)
             }
             Err(error) => self.done(Err(error)),
         }
@@ -96,10 +96,14 @@ impl State {
     /// # Panics
     /// When there is no such entry.
     pub fn resume(&mut self, budget: usize) -> Progress {
-        let mut running = self.running.take().expect("an entry to resume");
-        match self.run(&mut running, budget) {
-            Some(answer) => self.done(Ok(answer)),
-            None => {
+        let running = self.running.take().expect("an entry to resume");
+        self.go_on(running, budget)
+    }
+
+    fn go_on(&mut self, running: Running, budget: usize) -> Progress {
+        match self.run(running, budget.max(1)) {
+            Ok(answer) => self.done(Ok(answer)),
+            Err(running) => {
                 self.running = Some(running);
                 Progress::More
             }
@@ -124,7 +128,7 @@ impl State {
             return self.begin_range(range);
         }
         if let Some(put) = &request.put {
-            return self.begin_put(put, fetched);
+            return self.apply_put(put, fetched, entry.answer);
         }
         if let Some(delete) = &request.delete_range {
             return Ok(self.begin_delete(delete));
@@ -181,19 +185,10 @@ impl State {
         Ok(Begun::Answered(Answer::Range(later)))
     }
 
-    fn begin_put(&self, put: &PutRequest, fetched: &impl Records) -> Result<Begun, StateError> {
+    fn apply_put(&mut self, put: &PutRequest, fetched: &impl Records, answer: bool) -> Result<Begun, StateError> {
         let window = self.window.view();
-        let kept = self.planner(
-            &Known {
-                window: &window,
-                fetched,
-            },
-            |planner| planner.check_put(put),
-        )?;
-        Ok(Begun::Work(Work::Put {
-            request: put.clone(),
-            kept,
-        }))
+        let kept = self.planner(&Known { window: &window, fetched }, |planner| planner.check_put(put))?;
+        Ok(Begun::Answered(self.run_one_put(put, kept.as_ref(), answer)))
     }
 
     fn begin_delete(&self, delete: &DeleteRangeRequest) -> Begun {

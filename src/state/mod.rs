@@ -131,7 +131,8 @@ impl State {
 
     /// Notes that an entry without a request was applied: an empty one of a new leader, or a configuration change.
     pub fn skip(&mut self, index: u64, term: u64) {
-        self.advance(index, term);
+        self.assert_follows(index, term);
+        (self.applied_index, self.applied_term) = (index, term);
     }
 
     /// Makes everything applied so far visible to readers, together with the page store's newest root, and returns the
@@ -157,7 +158,7 @@ impl State {
         view
     }
 
-    fn advance(&mut self, index: u64, term: u64) {
+    fn assert_follows(&self, index: u64, term: u64) {
         assert!(
             self.running.is_none(),
             "entry {index} came in the middle of entry {}",
@@ -169,7 +170,6 @@ impl State {
             self.applied_index,
             self.applied_term
         );
-        (self.applied_index, self.applied_term) = (index, term);
     }
 }
 

@@ -15,22 +15,24 @@ use crate::state::range::RangeRun;
 use bytes::Bytes;
 use std::ops::ControlFlow;
 
-/// An entry being applied.
+/// An entry that is applied in slices.
 pub(crate) struct Running {
     work: Work,
+    writing: Writing,
+}
+
+/// The main revision that an entry makes, if it writes anything.
+pub(crate) struct Writing {
     /// The revision before it.
     begin: i64,
     /// Keys written so far.
     changes: u32,
+    /// Whether somebody waits for the answer.
     answer: bool,
 }
 
-/// What is left to do of it.
+/// What is left to do of an entry.
 pub(crate) enum Work {
-    Put {
-        request: PutRequest,
-        kept: Option<Kept>,
-    },
     Delete(Deletion),
     Txn {
         steps: std::vec::IntoIter<Step>,
@@ -70,9 +72,14 @@ impl Deletion {
 }
 
 impl Running {
-    pub fn new(work: Work, begin: i64, answer: bool) -> Running {
-        Running {
-            work,
+    pub fn new(work: Work, writing: Writing) -> Running {
+        Running { work, writing }
+    }
+}
+
+impl Writing {
+    pub fn new(begin: i64, answer: bool) -> Writing {
+        Writing {
             begin,
             changes: 0,
             answer,
@@ -97,24 +104,28 @@ impl Running {
 
 impl State {
     /// Goes on until the work is done or `budget` records are written.
-    pub(crate) fn run(&mut self, running: &mut Running, mut budget: usize) -> Option<Answer> {
-        let mut work = std::mem::replace(&mut running.work, Work::Delete(Deletion::new(&Default::default(), 0)));
-        let answer = match &mut work {
-            Work::Put { request, kept } => Some(Answer::Put(self.run_put(running, request, kept.as_ref()))),
-            Work::Delete(deletion) => self.run_deletion(running, deletion, &mut budget).map(Answer::Delete),
+    pub(crate) fn run(&mut self, mut running: Running, mut budget: usize) -> Result<Answer, Running> {
+        let Running { work, writing } = &mut running;
+        let answer = match work {
+            Work::Delete(deletion) => self.run_deletion(writing, deletion, &mut budget).map(Answer::Delete),
             Work::Txn { steps, open, deletion } => {
-                self.run_txn(running, steps, open, deletion, budget).map(Answer::Txn)
+                self.run_txn(writing, steps, open, deletion, budget).map(Answer::Txn)
             }
-            Work::Revoke { id, keys } => self.run_revoke(running, *id, keys, budget),
+            Work::Revoke { id, keys } => self.run_revoke(writing, *id, keys, budget),
         };
-        running.work = work;
-        if answer.is_some() {
-            self.revision = running.revision();
-        }
-        answer
+        self.revision = if answer.is_some() { writing.revision() } else { self.revision };
+        answer.ok_or(running)
     }
 
-    fn run_put(&mut self, running: &mut Running, request: &PutRequest, kept: Option<&Kept>) -> PutOutcome {
+    /// Carries out a put by itself.
+    pub(crate) fn run_one_put(&mut self, request: &PutRequest, kept: Option<&Kept>, answer: bool) -> Answer {
+        let mut writing = Writing::new(self.revision, answer);
+        let outcome = self.run_put(&mut writing, request, kept);
+        self.revision = writing.revision();
+        Answer::Put(outcome)
+    }
+
+    fn run_put(&mut self, writing: &mut Writing, request: &PutRequest, kept: Option<&Kept>) -> PutOutcome {
         let previous_lease = kept.map_or(0, |kept| kept.meta.lease);
         let lease = if request.ignore_lease {
             previous_lease
@@ -125,7 +136,7 @@ impl State {
             Some(kept) if request.ignore_value => &kept.value,
             _ => &request.value,
         };
-        let revision = running.next_record();
+        let revision = writing.next_record();
         let put = self.index.put(&request.key, revision, lease);
         let previous = put.previous.map(|previous| previous.revision);
         let record = KeyValueView {
@@ -144,15 +155,15 @@ impl State {
         }
         PutOutcome {
             revision: revision.main,
-            previous: previous.filter(|_| request.prev_kv && running.answer),
+            previous: previous.filter(|_| request.prev_kv && writing.answer),
         }
     }
 
     /// Deletes a key that may exist; tells what it was.
-    fn run_delete(&mut self, running: &mut Running, key: &[u8]) -> Option<Revision> {
-        let revision = Revision::new(running.begin + 1, running.changes);
+    fn run_delete(&mut self, writing: &mut Writing, key: &[u8]) -> Option<Revision> {
+        let revision = Revision::new(writing.begin + 1, writing.changes);
         let previous = self.index.delete(key, revision)?;
-        running.next_record();
+        writing.next_record();
         let event = KeyValueView {
             key,
             mod_revision: revision.main,
@@ -167,7 +178,7 @@ impl State {
 
     fn run_deletion(
         &mut self,
-        running: &mut Running,
+        writing: &mut Writing,
         deletion: &mut Deletion,
         budget: &mut usize,
     ) -> Option<DeleteOutcome> {
@@ -190,16 +201,16 @@ impl State {
             // A slice without live keys is work, too.
             *budget -= keys.len().max(1);
             for key in keys {
-                let previous = self.run_delete(running, &key);
+                let previous = self.run_delete(writing, &key);
                 deletion.deleted += i64::from(previous.is_some());
                 deletion
                     .previous
-                    .extend(previous.filter(|_| deletion.with_previous && running.answer));
+                    .extend(previous.filter(|_| deletion.with_previous && writing.answer));
             }
             deletion.next = resume.map(Bytes::from);
         }
         Some(DeleteOutcome {
-            revision: running.revision(),
+            revision: writing.revision(),
             deleted: deletion.deleted,
             previous: std::mem::take(&mut deletion.previous),
         })
@@ -207,7 +218,7 @@ impl State {
 
     fn run_txn(
         &mut self,
-        running: &mut Running,
+        writing: &mut Writing,
         steps: &mut std::vec::IntoIter<Step>,
         open: &mut Vec<TxnOutcome>,
         deletion: &mut Option<Deletion>,
@@ -215,7 +226,7 @@ impl State {
     ) -> Option<TxnOutcome> {
         loop {
             let outcome = if let Some(deleting) = deletion {
-                let outcome = self.run_deletion(running, deleting, &mut budget)?;
+                let outcome = self.run_deletion(writing, deleting, &mut budget)?;
                 *deletion = None;
                 OperationOutcome::Delete(outcome)
             } else {
@@ -238,21 +249,21 @@ impl State {
                         let left = open.pop().expect("a path leaves what it has entered");
                         if open.is_empty() {
                             return Some(TxnOutcome {
-                                revision: running.revision(),
+                                revision: writing.revision(),
                                 ..left
                             });
                         }
                         OperationOutcome::Txn(left)
                     }
                     Step::Range { request, writes_follow } => {
-                        OperationOutcome::Range(self.run_range(running, &request, writes_follow))
+                        OperationOutcome::Range(self.run_range(writing, &request, writes_follow))
                     }
                     Step::Put { request, kept } => {
                         budget -= 1;
-                        OperationOutcome::Put(self.run_put(running, &request, kept.as_ref()))
+                        OperationOutcome::Put(self.run_put(writing, &request, kept.as_ref()))
                     }
                     Step::Delete(request) => {
-                        *deletion = Some(Deletion::new(&request, running.revision()));
+                        *deletion = Some(Deletion::new(&request, writing.revision()));
                         continue;
                     }
                     Step::Empty => OperationOutcome::Empty,
@@ -267,17 +278,17 @@ impl State {
 
     /// A range reads what is there at its place in the transaction. If no main revision stands for that, between two
     /// writes of the transaction, it has to be read now.
-    fn run_range(&self, running: &Running, request: &RangeRequest, writes_follow: bool) -> RangeOutcome {
-        if !running.answer {
+    fn run_range(&self, writing: &Writing, request: &RangeRequest, writes_follow: bool) -> RangeOutcome {
+        if !writing.answer {
             return RangeOutcome::Skipped;
         }
-        let revision = running.revision();
+        let revision = writing.revision();
         let at_main = if request.revision > 0 {
             request.revision
         } else {
             revision
         };
-        if at_main <= running.begin || !writes_follow {
+        if at_main <= writing.begin || !writes_follow {
             return RangeOutcome::Later { revision, at_main };
         }
         let mut run = RangeRun::resolved(request, revision, at_main);
@@ -287,7 +298,7 @@ impl State {
 
     fn run_revoke(
         &mut self,
-        running: &mut Running,
+        writing: &mut Writing,
         id: i64,
         keys: &mut dyn Iterator<Item = Box<[u8]>>,
         budget: usize,
@@ -297,7 +308,7 @@ impl State {
                 self.lessor.revoke(id);
                 return Some(Answer::LeaseRevoke { id });
             };
-            self.run_delete(running, &key);
+            self.run_delete(writing, &key);
         }
         None
     }

@@ -17,6 +17,7 @@ use crate::state::tests::model::Answer;
 use crate::state::{CompactionProgress, Entry, Progress, Restore, State, StateError};
 use bytes::Bytes;
 use prost::Message;
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
@@ -32,6 +33,8 @@ pub struct Member {
     root: Root,
     pub now: Duration,
     pub view: View,
+    /// How often a range had to be read inside of apply, a record was fetched, and an apply was resumed.
+    pub seen: Cell<[usize; 3]>,
 }
 
 impl Member {
@@ -49,6 +52,7 @@ impl Member {
             root,
             now: Duration::ZERO,
             view,
+            seen: Cell::default(),
         }
     }
 
@@ -67,13 +71,22 @@ impl Member {
         if !needs.is_empty() {
             // Records that are only one of several possible needs may be missing without harm; all of them never.
             match self.state.apply(&entry, &fetched, self.budget) {
-                Progress::Needs(missing) => assert_eq!(missing, needs),
+                Progress::Needs(missing) => {
+                    self.saw(1);
+                    assert_eq!(missing, needs);
+                }
                 progress => return self.finish(progress),
             }
             fetched.extend(needs.iter().map(|at| (*at, self.records[at].1.clone())));
         }
         let progress = self.state.apply(&entry, &fetched, self.budget);
         self.finish(progress)
+    }
+
+    fn saw(&self, what: usize) {
+        let mut seen = self.seen.get();
+        seen[what] += 1;
+        self.seen.set(seen);
     }
 
     fn finish(&mut self, mut progress: Progress) -> outcome::Outcome {
@@ -84,7 +97,10 @@ impl Member {
                     assert_eq!(outcome.revision, self.view.revision);
                     return outcome;
                 }
-                Progress::More => progress = self.state.resume(self.budget),
+                Progress::More => {
+                    self.saw(2);
+                    progress = self.state.resume(self.budget);
+                }
                 Progress::Needs(needs) => panic!("{needs:?} were handed in"),
             }
         }
@@ -181,7 +197,10 @@ impl Member {
     fn render_range(&self, request: &RangeRequest, range: RangeOutcome) -> pb::RangeResponse {
         match range {
             RangeOutcome::Later { revision, at_main } => self.run(RangeRun::resolved(request, revision, at_main)),
-            RangeOutcome::Found(run) => self.run(*run),
+            RangeOutcome::Found(run) => {
+                self.saw(0);
+                self.run(*run)
+            }
             RangeOutcome::Skipped => panic!("an answer was asked for"),
         }
     }

@@ -3,3 +3,4 @@
 mod harness;
 mod model;
 mod random;
+mod rules;
