@@ -84,9 +84,7 @@ impl State {
         (self.applied_index, self.applied_term) = (entry.index, entry.term);
         match begun {
             Ok(Begun::Answered(answer)) => self.done(Ok(answer)),
-            Ok(Begun::Work(work)) => {
-                self.go_on(Running::new(work, Writing::new(self.revision, entry.answer)), budget)
-            }
+            Ok(Begun::Work(work)) => self.go_on(Running::new(work, Writing::new(self.revision, entry.answer)), budget),
             Err(error) => self.done(Err(error)),
         }
     }
@@ -187,7 +185,13 @@ impl State {
 
     fn apply_put(&mut self, put: &PutRequest, fetched: &impl Records, answer: bool) -> Result<Begun, StateError> {
         let window = self.window.view();
-        let kept = self.planner(&Known { window: &window, fetched }, |planner| planner.check_put(put))?;
+        let kept = self.planner(
+            &Known {
+                window: &window,
+                fetched,
+            },
+            |planner| planner.check_put(put),
+        )?;
         Ok(Begun::Answered(self.run_one_put(put, kept.as_ref(), answer)))
     }
 

@@ -113,7 +113,11 @@ impl State {
             }
             Work::Revoke { id, keys } => self.run_revoke(writing, *id, keys, budget),
         };
-        self.revision = if answer.is_some() { writing.revision() } else { self.revision };
+        self.revision = if answer.is_some() {
+            writing.revision()
+        } else {
+            self.revision
+        };
         answer.ok_or(running)
     }
 

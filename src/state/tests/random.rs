@@ -377,7 +377,10 @@ fn equals_the_model() {
         pair.compare_all();
         seen = std::array::from_fn(|what| seen[what] + pair.member.seen.get()[what]);
     }
-    assert!(seen.iter().all(|times| *times > 50), "the requests lead nowhere special: {seen:?}");
+    assert!(
+        seen.iter().all(|times| *times > 50),
+        "the requests lead nowhere special: {seen:?}"
+    );
 }
 
 /// Two members, one of them in the smallest slices and without a client, write the same bytes.
