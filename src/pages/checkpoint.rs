@@ -238,6 +238,7 @@ impl PageStore {
             .pages()
             .saturating_sub(self.space.reserve + HEADROOM_PAGES);
         if self.space_return_off
+            || self.space.full
             || u64::from(spare) * 100 < u64::from(self.space.file_pages) * u64::from(RELOCATE_FREE_PERCENT)
         {
             return None;

@@ -352,6 +352,50 @@ fn on_a_full_disk_the_reserve_lets_a_compaction_through() {
     assert_sound(&mut disk, &store, &model);
 }
 
+#[test]
+fn a_disk_that_was_full_is_found_to_have_room_again() {
+    for limit_bytes in [u64::MAX, 4 << 20] {
+        let (mut disk, _) = created(1);
+        let options = Options {
+            reserve_pages: 20,
+            limit_bytes,
+            ..Options::new(0..64)
+        };
+        let mut store = PageStore::open(&mut disk, Path::new(PATH), options).unwrap();
+        let mut model = Model::default();
+        for round in 0..6 {
+            let mut batch = Batch::default();
+            batch.deletes = model.records.keys().copied().collect();
+            batch
+                .records
+                .extend((0..300).map(|at| record(2 + round * 300 + at, "key", 400)));
+            if round == 3 {
+                disk.add_fault(Fault {
+                    operation: "write",
+                    path: PATH.into(),
+                    skip: 1,
+                    times: 1,
+                    errno: libc::ENOSPC,
+                });
+                disk.add_fault(Fault {
+                    operation: "allocate",
+                    path: PATH.into(),
+                    skip: 0,
+                    times: 1,
+                    errno: libc::ENOSPC,
+                });
+                let refused = store.run(&mut disk, batch.cut()).unwrap();
+                assert!(matches!(refused, Err(Aborted::DiskFull(_))), "{refused:?}");
+                disk.clear_faults();
+            }
+            store.run(&mut disk, batch.cut()).unwrap().unwrap();
+            model.apply(&batch);
+            assert_sound(&mut disk, &store, &model);
+        }
+        assert!(!store.space().full, "limit {limit_bytes}");
+    }
+}
+
 /// A disk that passes over barriers: meta pages can be durable before the data they name.
 struct WithoutBarriers<'a>(&'a mut FaultyDisk, Vec<Completion>);
 
