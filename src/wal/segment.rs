@@ -143,10 +143,10 @@ pub fn scan<E>(
         }
         match kind {
             None => break Some((format!("record of unknown kind {}", record.kind), false)),
-            Some(RecordKind::Checksum) => match (ChecksumUse::of(record.data), key) {
-                (Some(ChecksumUse::Format(found)), None) => key = Some(found),
-                (Some(ChecksumUse::Mark(_)), Some(key)) if is_mark(&record, key, sequence, position as u64) => {}
-                (Some(ChecksumUse::Plain | ChecksumUse::Padding), _) => {}
+            Some(RecordKind::Checksum) => match ChecksumUse::of(record.data) {
+                Some(ChecksumUse::Format(found)) if key.is_none() => key = Some(found),
+                Some(ChecksumUse::Plain | ChecksumUse::Padding) => {}
+                _ if key.is_some_and(|key| is_mark(&record, key, sequence, position as u64)) => {}
                 _ => {
                     break Some((
                         "a mark that is not this segment's".to_string(),

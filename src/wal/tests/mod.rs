@@ -3,6 +3,7 @@
 mod crash;
 mod format;
 mod rules;
+mod space;
 
 use super::{Entry, Error, HardState, Metadata, Options, Persisted, Recovered, Ticket, Writer, create, recover};
 use crate::io::disk::{Completion, Disk};
