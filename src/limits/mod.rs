@@ -147,6 +147,34 @@ pub const WINDOW_BLOCK_BYTES: usize = 1 << 20;
 /// Record length assumed before any was seen, when a block's table of heads is sized.
 pub const WINDOW_RECORD_BYTES_MIN: usize = 64;
 
+// mvcc::watch: one call of a hub's `advance`, and what a batch of events may hold. A batch ends at a main revision, so
+// one larger than these is a batch of its own.
+
+/// Records that a batch looks at.
+pub const WATCH_BATCH_RECORDS: usize = 2048;
+/// Events of a batch, counted per watch.
+pub const WATCH_BATCH_EVENTS: usize = 4096;
+/// Encoded events of a batch, each counted once.
+pub const WATCH_BATCH_BYTES: usize = 1 << 20;
+/// Main revisions in a batch: etcd's number for one message to a watch that catches up.
+pub const WATCH_BATCH_REVISIONS: usize = 1000;
+/// Records, events and messages that one call works on for the watches in step, and again for those that lag.
+pub const WATCH_ADVANCE_WORK: usize = 4096;
+/// Watches that one call moves from one set to another.
+pub const WATCH_MOVES: usize = 1024;
+/// Pages of the page store that a batch asks for at once.
+pub const WATCH_MISSING_PAGES: usize = 32;
+/// Progress requests of one stream that wait for an answer; more are dropped, as etcd's full channel does.
+pub const WATCH_PROGRESS_REQUESTS: u32 = 128;
+/// Shortest interval of progress notifications; a shorter one is raised to it, as in etcd.
+pub const WATCH_PROGRESS_INTERVAL_MIN: std::time::Duration = std::time::Duration::from_millis(100);
+/// Events of at least this many bytes in one message are shared between messages instead of copied.
+pub const WATCH_SHARED_BYTES_MIN: usize = 4096;
+/// A message that shares the bytes of its batch keeps at most this many times its own length alive.
+pub const WATCH_SHARED_FACTOR: usize = 8;
+
+const _: () = assert!(WATCH_BATCH_RECORDS <= WATCH_ADVANCE_WORK);
+
 // wal
 
 /// Bytes of a segment, etcd's number: the log goes on in the next one when a batch would not fit.

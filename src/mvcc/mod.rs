@@ -6,4 +6,5 @@ pub mod readers;
 pub mod record;
 pub mod revision;
 pub mod view;
+pub mod watch;
 pub mod window;
