@@ -100,7 +100,7 @@ mod tests {
         for (watch, span) in spans.iter().enumerate() {
             set.remove(watch as u32, span);
         }
-        assert_eq!(find(&set, b"b"), []);
+        assert!(find(&set, b"b").is_empty());
         assert!(set.members().is_empty() && set.keys.is_empty());
     }
 }
