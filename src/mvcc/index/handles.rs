@@ -1,10 +1,11 @@
 //! The two ends of an index: the writer's, which publishes, and the readers', who pin what was published.
 
 use super::cell::PublishCell;
+use super::garbage::Garbage;
 use super::node::Node;
 use super::read::Root;
 use super::sync::{Guard, pin};
-use super::tree::{Garbage, Tree};
+use super::tree::Tree;
 use super::{KeyMeta, Put, ResumeKey};
 use crate::limits::INDEX_FREE_PIECES;
 use crate::mvcc::interval::RangeEnd;

@@ -31,6 +31,7 @@
 pub mod append;
 mod cell;
 mod entry;
+mod garbage;
 mod handles;
 mod list;
 mod meta;
