@@ -248,6 +248,8 @@ const _: () = assert!(APPLY_DIRTY_BYTES_MAX > CHECKPOINT_DIRTY_BYTES);
 
 /// Keys of a deletion that are collected before they are deleted.
 pub const APPLY_SLICE_KEYS: usize = 1024;
+/// What looking through a slice of the index costs of apply's budget, in which writing a record costs 1.
+pub const APPLY_SLICE_COST: usize = 128;
 /// The largest main revision that a stored record may claim: room for 2^16 more is left above it.
 pub const RESTORE_REVISION_MAX: i64 = i64::MAX - (1 << 16);
 

@@ -1,5 +1,6 @@
 //! Applying an entry: which request it holds, and whether the alarms let it through.
 
+use crate::mvcc::index::Tree;
 use crate::mvcc::revision::Revision;
 use crate::mvcc::window::WindowView;
 use crate::proto::etcdserverpb::{
@@ -7,12 +8,16 @@ use crate::proto::etcdserverpb::{
     TxnRequest,
 };
 use crate::state::State;
+use crate::state::compare::Comparing;
 use crate::state::error::StateError;
 use crate::state::outcome::{Answer, Outcome, RangeOutcome};
-use crate::state::plan::{Planner, Step, needed_by_put, needed_by_txn};
+use crate::state::plan::{Planner, needed_by_put, needed_by_txn};
 use crate::state::quota;
 use crate::state::read::Records;
 use crate::state::run::{Deletion, Running, Work, Writing};
+use crate::state::run_txn::TxnRun;
+use bytes::Bytes;
+use std::collections::HashMap;
 use std::time::Duration;
 
 /// A committed entry.
@@ -71,7 +76,8 @@ impl State {
         needed
     }
 
-    /// Applies an entry. `fetched` has what [`State::needs`] names. `budget` bounds the records written in this call.
+    /// Applies an entry. `fetched` has what [`State::needs`] names. `budget` bounds the work of this call: about a
+    /// microsecond each, at least one record.
     ///
     /// # Panics
     /// When the entry is not behind the last one, or that one is not done.
@@ -100,7 +106,7 @@ impl State {
 
     fn go_on(&mut self, running: Running, budget: usize) -> Progress {
         match self.run(running, budget.max(1)) {
-            Ok(answer) => self.done(Ok(answer)),
+            Ok(answer) => self.done(answer),
             Err(running) => {
                 self.running = Some(running);
                 Progress::More
@@ -185,13 +191,11 @@ impl State {
 
     fn apply_put(&mut self, put: &PutRequest, fetched: &impl Records, answer: bool) -> Result<Begun, StateError> {
         let window = self.window.view();
-        let kept = self.planner(
-            &Known {
-                window: &window,
-                fetched,
-            },
-            |planner| planner.check_put(put),
-        )?;
+        let known = Known {
+            window: &window,
+            fetched,
+        };
+        let kept = self.planner(&known, &Comparing::default(), |planner| planner.check_put(put))?;
         Ok(Begun::Answered(self.run_one_put(put, kept.as_ref(), answer)))
     }
 
@@ -201,20 +205,28 @@ impl State {
 
     fn begin_txn(&self, txn: &TxnRequest, fetched: &impl Records) -> Result<Begun, StateError> {
         let window = self.window.view();
-        let steps = self.planner(
-            &Known {
-                window: &window,
-                fetched,
-            },
-            |planner| planner.plan(txn),
-        )?;
-        Ok(Begun::Work(Work::txn(steps)))
+        let known = Known {
+            window: &window,
+            fetched,
+        };
+        let comparing = Comparing::new(txn);
+        if comparing.is_done() {
+            let steps = self.planner(&known, &comparing, |planner| planner.plan(txn))?;
+            return Ok(Begun::Work(Work::Txn(TxnRun::execute(steps))));
+        }
+        let mut records = HashMap::new();
+        for revision in needed_by_txn(txn, self.keys(), self.revision) {
+            let record = known.record(revision).ok_or(StateError::MissingRecord(revision))?;
+            records.insert(revision, Bytes::copy_from_slice(record));
+        }
+        Ok(Begun::Work(Work::Txn(TxnRun::compare(txn.clone(), records))))
     }
 
-    fn planner<R: Records, T>(
+    pub(crate) fn planner<R: Records, T>(
         &self,
         records: &R,
-        decide: impl FnOnce(Planner<'_, crate::mvcc::index::Tree, R>) -> T,
+        comparing: &Comparing,
+        decide: impl FnOnce(Planner<'_, Tree, R>) -> T,
     ) -> T {
         let lease_exists = |id| self.lessor.contains(id);
         decide(Planner {
@@ -222,6 +234,7 @@ impl State {
             readable: self.readable(),
             lease_exists: &lease_exists,
             records,
+            comparing,
         })
     }
 
@@ -266,16 +279,6 @@ impl State {
 enum Begun {
     Answered(Answer),
     Work(Work),
-}
-
-impl Work {
-    fn txn(steps: Vec<Step>) -> Work {
-        Work::Txn {
-            steps: steps.into_iter(),
-            open: Vec::new(),
-            deletion: None,
-        }
-    }
 }
 
 /// The name of the auth request that the entry holds.

@@ -1,16 +1,125 @@
 //! The compares of a transaction (`etcd-surface` 4.2): whether they hold of the state before it.
+//!
+//! A compare of one key is a look-up. One of an interval may have to look at every key of the store, so those are decided
+//! beforehand in slices ([`Comparing`]), except for compares of values, whose cost is that of the records handed in.
 
 use crate::mvcc::index::KeyMeta;
+use crate::mvcc::interval::RangeEnd;
 use crate::mvcc::record::KeyValueView;
 use crate::mvcc::revision::Revision;
 use crate::proto::etcdserverpb::{
-    Compare,
+    Compare, TxnRequest,
     compare::{CompareResult, CompareTarget, TargetUnion},
+    request_op::Request,
 };
 use crate::state::error::StateError;
 use crate::state::read::{KeyReader, Records, for_each};
+use bytes::Bytes;
 use std::cmp::Ordering;
+use std::collections::HashMap;
 use std::ops::ControlFlow;
+
+/// The compares of a transaction that look at intervals, nested ones and those of both branches included, being decided
+/// one slice after the other, all at the same revision.
+#[derive(Clone, Debug, Default)]
+pub struct Comparing {
+    /// To do, the next one last.
+    waiting: Vec<Interval>,
+    /// By address: a compare stays where it is in its request.
+    decided: HashMap<usize, bool>,
+}
+
+/// A compare of an interval.
+#[derive(Clone, Debug)]
+struct Interval {
+    address: usize,
+    compare: Compare,
+    next: Bytes,
+    empty: bool,
+}
+
+impl Comparing {
+    /// Collects them. `request` must live until the transaction was planned.
+    pub fn new(request: &TxnRequest) -> Comparing {
+        let mut comparing = Comparing::default();
+        comparing.collect(request);
+        comparing
+    }
+
+    fn collect(&mut self, request: &TxnRequest) {
+        for compare in request.compare.iter().filter(|compare| is_sliced(compare)) {
+            let next = compare.key.clone();
+            let address = address(compare);
+            self.waiting.push(Interval {
+                address,
+                compare: compare.clone(),
+                next,
+                empty: true,
+            });
+        }
+        for operation in request.success.iter().chain(&request.failure) {
+            if let Some(Request::RequestTxn(nested)) = &operation.request {
+                self.collect(nested);
+            }
+        }
+    }
+
+    /// Whether all are decided.
+    pub fn is_done(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Does one slice. True when all are decided.
+    pub fn step(&mut self, keys: &impl KeyReader, at_main: i64) -> bool {
+        if let Some(interval) = self.waiting.last_mut()
+            && let Some(holds) = interval.step(keys, at_main)
+        {
+            self.decided.insert(interval.address, holds);
+            self.waiting.pop();
+        }
+        self.is_done()
+    }
+
+    /// Whether a compare holds, if it was decided here.
+    pub(crate) fn decided(&self, compare: &Compare) -> Option<bool> {
+        self.decided.get(&address(compare)).copied()
+    }
+}
+
+impl Interval {
+    fn step(&mut self, keys: &impl KeyReader, at_main: i64) -> Option<bool> {
+        let mut holds = true;
+        let (compare, empty) = (&self.compare, &mut self.empty);
+        let end = RangeEnd::from_request(&compare.range_end);
+        let resume = keys.range(&self.next, end, at_main, &mut |_, meta| {
+            *empty = false;
+            holds = judge(compare, compare_number(compare, Some(&meta)));
+            if holds {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
+        });
+        match resume {
+            _ if !holds => Some(false),
+            None if self.empty => Some(judge(&self.compare, compare_number(&self.compare, None))),
+            None => Some(true),
+            Some(key) => {
+                self.next = key.into();
+                None
+            }
+        }
+    }
+}
+
+/// Whether the compare is one of those that [`Comparing`] decides.
+pub(crate) fn is_sliced(compare: &Compare) -> bool {
+    !compare.range_end.is_empty() && !needs_values(compare)
+}
+
+fn address(compare: &Compare) -> usize {
+    std::ptr::from_ref(compare) as usize
+}
 
 /// Whether the compare looks at values, for which records are needed.
 pub(crate) fn needs_values(compare: &Compare) -> bool {

@@ -12,7 +12,7 @@ pub mod alarm;
 pub mod apply;
 mod changes;
 mod compaction;
-mod compare;
+pub mod compare;
 pub mod depth;
 pub mod error;
 pub mod hash;
@@ -25,6 +25,7 @@ pub mod quota;
 pub mod range;
 pub mod read;
 mod run;
+mod run_txn;
 pub mod validate;
 
 pub use apply::{Entry, Progress};

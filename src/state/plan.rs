@@ -9,7 +9,7 @@ use crate::mvcc::revision::Revision;
 use crate::proto::etcdserverpb::{
     DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest, request_op::Request,
 };
-use crate::state::compare::{self, value_of};
+use crate::state::compare::{self, Comparing, value_of};
 use crate::state::error::StateError;
 use crate::state::range::{RangeRun, Readable};
 use crate::state::read::{KeyReader, NoRecords, Records, for_each};
@@ -49,6 +49,8 @@ pub(crate) struct Planner<'a, K, R> {
     pub readable: Readable,
     pub lease_exists: &'a dyn Fn(i64) -> bool,
     pub records: &'a R,
+    /// Compares that are decided already.
+    pub comparing: &'a Comparing,
 }
 
 impl<K: KeyReader, R: Records> Planner<'_, K, R> {
@@ -79,7 +81,11 @@ impl<K: KeyReader, R: Records> Planner<'_, K, R> {
 
     fn compares_hold(&self, request: &TxnRequest) -> Result<bool, StateError> {
         for compare in &request.compare {
-            if !compare::holds(compare, self.keys, self.readable.revision, self.records)? {
+            let holds = match self.comparing.decided(compare) {
+                Some(holds) => holds,
+                None => compare::holds(compare, self.keys, self.readable.revision, self.records)?,
+            };
+            if !holds {
                 return Ok(false);
             }
         }
@@ -160,6 +166,8 @@ fn collect_needed(request: &TxnRequest, keys: &impl KeyReader, at_main: i64, nee
             // Without a key it is false, whatever the value.
             may_succeed &= needed.len() > before;
             may_fail = true;
+        } else if compare::is_sliced(compare) {
+            may_fail = true;
         } else if compare::holds(compare, keys, at_main, &NoRecords) != Ok(true) {
             may_succeed = false;
         }
@@ -198,9 +206,23 @@ pub struct ReadTxn {
 }
 
 /// Decides a transaction that `validate::is_read_only` holds of, on a pinned index and its view's revisions. `records` has
-/// what [`needed_by_txn`] names.
+/// what [`needed_by_txn`] names. Compares of intervals are made in one go: see [`decide_compared`].
 pub fn decide_read_only(
     request: &TxnRequest,
+    keys: &impl KeyReader,
+    readable: Readable,
+    records: &impl Records,
+) -> Result<ReadTxn, StateError> {
+    let mut comparing = Comparing::new(request);
+    while !comparing.step(keys, readable.revision) {}
+    decide_compared(request, &comparing, keys, readable, records)
+}
+
+/// As [`decide_read_only`], with the compares of intervals decided before: `comparing` was made of this very `request`,
+/// stepped at the view's revision, and is done.
+pub fn decide_compared(
+    request: &TxnRequest,
+    comparing: &Comparing,
     keys: &impl KeyReader,
     readable: Readable,
     records: &impl Records,
@@ -210,6 +232,7 @@ pub fn decide_read_only(
         readable,
         lease_exists: &|_| false,
         records,
+        comparing,
     };
     let mut decided = ReadTxn {
         revision: readable.revision,

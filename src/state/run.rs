@@ -1,17 +1,18 @@
 //! Carrying out what was decided: the only code that writes the index and the window.
 //!
 //! An entry that changes anything makes one main revision; each key it writes gets the next ordinal in it. Work stops on a
-//! budget of records, inside a deletion too, and goes on where it was. It cannot fail.
+//! budget, inside a deletion too, and goes on where it was.
 
-use crate::limits::APPLY_SLICE_KEYS;
+use crate::limits::{APPLY_SLICE_COST, APPLY_SLICE_KEYS};
 use crate::mvcc::interval::RangeEnd;
 use crate::mvcc::record::KeyValueView;
 use crate::mvcc::revision::Revision;
-use crate::proto::etcdserverpb::{DeleteRangeRequest, PutRequest, RangeRequest};
+use crate::proto::etcdserverpb::{DeleteRangeRequest, PutRequest};
 use crate::state::State;
-use crate::state::outcome::{Answer, DeleteOutcome, OperationOutcome, PutOutcome, RangeOutcome, TxnOutcome};
-use crate::state::plan::{Kept, Step};
-use crate::state::range::RangeRun;
+use crate::state::error::StateError;
+use crate::state::outcome::{Answer, DeleteOutcome, PutOutcome};
+use crate::state::plan::Kept;
+use crate::state::run_txn::TxnRun;
 use bytes::Bytes;
 use std::ops::ControlFlow;
 
@@ -24,22 +25,17 @@ pub(crate) struct Running {
 /// The main revision that an entry makes, if it writes anything.
 pub(crate) struct Writing {
     /// The revision before it.
-    begin: i64,
+    pub begin: i64,
     /// Keys written so far.
     changes: u32,
     /// Whether somebody waits for the answer.
-    answer: bool,
+    pub answer: bool,
 }
 
 /// What is left to do of an entry.
 pub(crate) enum Work {
     Delete(Deletion),
-    Txn {
-        steps: std::vec::IntoIter<Step>,
-        /// The (nested) transactions that are not finished, outermost first.
-        open: Vec<TxnOutcome>,
-        deletion: Option<Deletion>,
-    },
+    Txn(TxnRun),
     Revoke {
         id: i64,
         keys: Box<dyn Iterator<Item = Box<[u8]>> + Send>,
@@ -87,7 +83,7 @@ impl Writing {
     }
 
     /// The revision that its reads see and its header shows at this point.
-    fn revision(&self) -> i64 {
+    pub fn revision(&self) -> i64 {
         self.begin + i64::from(self.changes > 0)
     }
 
@@ -103,21 +99,26 @@ impl Writing {
 }
 
 impl State {
-    /// Goes on until the work is done or `budget` records are written.
-    pub(crate) fn run(&mut self, mut running: Running, mut budget: usize) -> Result<Answer, Running> {
+    /// Goes on until the work is done or the budget is used up.
+    pub(crate) fn run(
+        &mut self,
+        mut running: Running,
+        mut budget: usize,
+    ) -> Result<Result<Answer, StateError>, Running> {
         let Running { work, writing } = &mut running;
         let answer = match work {
-            Work::Delete(deletion) => self.run_deletion(writing, deletion, &mut budget).map(Answer::Delete),
-            Work::Txn { steps, open, deletion } => {
-                self.run_txn(writing, steps, open, deletion, budget).map(Answer::Txn)
-            }
-            Work::Revoke { id, keys } => self.run_revoke(writing, *id, keys, budget),
+            Work::Delete(deletion) => self
+                .run_deletion(writing, deletion, &mut budget)
+                .map(Answer::Delete)
+                .map(Ok),
+            Work::Txn(txn) => self
+                .run_txn(writing, txn, &mut budget)
+                .map(|outcome| outcome.map(Answer::Txn)),
+            Work::Revoke { id, keys } => self.run_revoke(writing, *id, keys, budget).map(Ok),
         };
-        self.revision = if answer.is_some() {
-            writing.revision()
-        } else {
-            self.revision
-        };
+        if answer.is_some() {
+            self.revision = writing.revision();
+        }
         answer.ok_or(running)
     }
 
@@ -129,7 +130,7 @@ impl State {
         Answer::Put(outcome)
     }
 
-    fn run_put(&mut self, writing: &mut Writing, request: &PutRequest, kept: Option<&Kept>) -> PutOutcome {
+    pub(crate) fn run_put(&mut self, writing: &mut Writing, request: &PutRequest, kept: Option<&Kept>) -> PutOutcome {
         let previous_lease = kept.map_or(0, |kept| kept.meta.lease);
         let lease = if request.ignore_lease {
             previous_lease
@@ -180,7 +181,7 @@ impl State {
         Some(previous.revision)
     }
 
-    fn run_deletion(
+    pub(crate) fn run_deletion(
         &mut self,
         writing: &mut Writing,
         deletion: &mut Deletion,
@@ -202,8 +203,9 @@ impl State {
                     ControlFlow::Break(())
                 }
             });
-            // A slice without live keys is work, too.
-            *budget -= keys.len().max(1);
+            // Looking for keys among deleted ones is work, too.
+            let cost = if resume.is_some() { APPLY_SLICE_COST } else { 1 };
+            *budget = budget.saturating_sub(keys.len().max(cost));
             for key in keys {
                 let previous = self.run_delete(writing, &key);
                 deletion.deleted += i64::from(previous.is_some());
@@ -218,86 +220,6 @@ impl State {
             deleted: deletion.deleted,
             previous: std::mem::take(&mut deletion.previous),
         })
-    }
-
-    fn run_txn(
-        &mut self,
-        writing: &mut Writing,
-        steps: &mut std::vec::IntoIter<Step>,
-        open: &mut Vec<TxnOutcome>,
-        deletion: &mut Option<Deletion>,
-        mut budget: usize,
-    ) -> Option<TxnOutcome> {
-        loop {
-            let outcome = if let Some(deleting) = deletion {
-                let outcome = self.run_deletion(writing, deleting, &mut budget)?;
-                *deletion = None;
-                OperationOutcome::Delete(outcome)
-            } else {
-                if budget == 0 {
-                    return None;
-                }
-                match steps
-                    .next()
-                    .expect("a path ends with leaving its outermost transaction")
-                {
-                    Step::Enter { succeeded } => {
-                        open.push(TxnOutcome {
-                            revision: 0,
-                            succeeded,
-                            operations: Vec::new(),
-                        });
-                        continue;
-                    }
-                    Step::Leave => {
-                        let left = open.pop().expect("a path leaves what it has entered");
-                        if open.is_empty() {
-                            return Some(TxnOutcome {
-                                revision: writing.revision(),
-                                ..left
-                            });
-                        }
-                        OperationOutcome::Txn(left)
-                    }
-                    Step::Range { request, writes_follow } => {
-                        OperationOutcome::Range(self.run_range(writing, &request, writes_follow))
-                    }
-                    Step::Put { request, kept } => {
-                        budget -= 1;
-                        OperationOutcome::Put(self.run_put(writing, &request, kept.as_ref()))
-                    }
-                    Step::Delete(request) => {
-                        *deletion = Some(Deletion::new(&request, writing.revision()));
-                        continue;
-                    }
-                    Step::Empty => OperationOutcome::Empty,
-                }
-            };
-            open.last_mut()
-                .expect("an operation is inside of a transaction")
-                .operations
-                .push(outcome);
-        }
-    }
-
-    /// A range reads what is there at its place in the transaction. If no main revision stands for that, between two
-    /// writes of the transaction, it has to be read now.
-    fn run_range(&self, writing: &Writing, request: &RangeRequest, writes_follow: bool) -> RangeOutcome {
-        if !writing.answer {
-            return RangeOutcome::Skipped;
-        }
-        let revision = writing.revision();
-        let at_main = if request.revision > 0 {
-            request.revision
-        } else {
-            revision
-        };
-        if at_main <= writing.begin || !writes_follow {
-            return RangeOutcome::Later { revision, at_main };
-        }
-        let mut run = RangeRun::resolved(request, revision, at_main);
-        while !run.step(self.keys()) {}
-        RangeOutcome::Found(Box::new(run))
     }
 
     fn run_revoke(

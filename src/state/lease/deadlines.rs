@@ -57,6 +57,7 @@ impl Deadlines {
     }
 
     /// Entries, out-of-date ones included.
+    #[cfg(test)]
     pub fn len(&self) -> usize {
         self.heap.len()
     }

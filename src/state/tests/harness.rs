@@ -8,10 +8,11 @@ use crate::proto::etcdserverpb::{
     self as pb, InternalRaftRequest, RangeRequest, RequestOp, TxnRequest, request_op::Request, response_op::Response,
 };
 use crate::proto::mvccpb::KeyValue;
+use crate::state::compare::Comparing;
 use crate::state::hash::{KvHash, KvHasher};
 use crate::state::lease::LessorConfig;
 use crate::state::outcome::{self, OperationOutcome, RangeOutcome, TxnOutcome};
-use crate::state::plan::{decide_read_only, needed_by_txn};
+use crate::state::plan::{decide_compared, needed_by_txn};
 use crate::state::range::{Projection, RangeRun, Readable};
 use crate::state::tests::model::Answer;
 use crate::state::{CompactionProgress, Entry, Progress, Restore, State, StateError};
@@ -125,9 +126,11 @@ impl Member {
     /// A read-only transaction on the published view.
     pub fn read_txn(&self, request: &TxnRequest) -> Result<pb::TxnResponse, StateError> {
         let pinned = self.state.index().pin();
+        let mut comparing = Comparing::new(request);
+        while !comparing.step(&pinned, self.view.revision) {}
         let needed = needed_by_txn(request, &pinned, self.view.revision);
         let fetched: HashMap<_, _> = needed.into_iter().map(|at| (at, self.stored(at))).collect();
-        let decided = decide_read_only(request, &pinned, self.readable(), &fetched)?;
+        let decided = decide_compared(request, &comparing, &pinned, self.readable(), &fetched)?;
         let ranges = decided
             .ranges
             .into_iter()

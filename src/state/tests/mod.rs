@@ -3,4 +3,6 @@
 mod harness;
 mod model;
 mod random;
-mod rules;
+mod requests;
+mod rules_kv;
+mod rules_store;
