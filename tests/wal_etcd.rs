@@ -5,6 +5,8 @@ use bytes::Bytes;
 use ringd::io::buffer::AlignedBuffer;
 use ringd::io::disk::{Completion, Disk, OpenMode, Operation};
 use ringd::io::memory::MemoryDisk;
+use ringd::reactor::Doorbell;
+use ringd::reactor::disk::{DiskOptions, RingDisk, ThreadDisk, WriteMethod};
 use ringd::wal::{self, ConfState, Entry, HardState, Metadata, Options, Recovered, Snapshot, Writer};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -129,11 +131,11 @@ fn describe(recovered: &Recovered) -> String {
     text
 }
 
-fn recover(disk: &mut MemoryDisk, after: u64) -> Recovered {
+fn recover<D: Disk>(disk: &mut D, after: u64) -> Recovered {
     wal::recover(disk, Path::new(WAL), options(), after, 0).unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn flush(disk: &mut MemoryDisk, writer: &mut Writer) {
+fn flush<D: Disk>(disk: &mut D, writer: &mut Writer) {
     let mut completions = Vec::new();
     while !writer.is_idle() {
         writer.submit(disk, Duration::ZERO);
@@ -155,7 +157,7 @@ fn entry(term: u64, index: u64) -> Entry {
 }
 
 /// Appends one entry at a time, now and then two, with hard states and snapshots between; rotates several times.
-fn write_some(disk: &mut MemoryDisk, writer: &mut Writer, term: u64, first: u64, count: u64) {
+fn write_some<D: Disk>(disk: &mut D, writer: &mut Writer, term: u64, first: u64, count: u64) {
     for index in first..first + count {
         let state = HardState {
             term,
@@ -303,4 +305,46 @@ fn a_tail_that_etcd_would_repair_is_repaired() {
     export(&disk, &temporary.path().join("repaired"));
     let read = etcd(&["read", path(&temporary.path().join("repaired")), "0", "0"]).unwrap();
     assert_eq!(read, describe(&repaired));
+}
+
+/// The log through a real disk: made, written over several segments, recovered, continued, and read by etcd.
+fn on_a_real_disk<D: Disk>(mut disk: impl FnMut() -> D) {
+    let temporary = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let directory = temporary.path().join("wal");
+    let mut first = disk();
+    let mut writer = wal::create(&mut first, &directory, METADATA, options()).unwrap();
+    write_some(&mut first, &mut writer, 1, 1, 130);
+    while writer.in_flight() > 0 {
+        let mut completions = Vec::new();
+        first.wait(&mut completions);
+        for Completion { token, result } in completions {
+            writer.completed(token, result).unwrap();
+        }
+    }
+    drop((first, writer));
+    let mut second = disk();
+    let recovered = wal::recover(&mut second, &directory, options(), 0, 0).unwrap();
+    assert_eq!(recovered.entries.len(), 130);
+    let mut writer = recovered.writer;
+    write_some(&mut second, &mut writer, 2, 128, 40);
+    drop((second, writer));
+    let mut third = disk();
+    let recovered = wal::recover(&mut third, &directory, options(), 0, 0).unwrap();
+    assert!(recovered.writer.segments().len() >= 3);
+    assert_eq!(
+        etcd(&["read", path(&directory), "0", "0"]).unwrap(),
+        describe(&recovered)
+    );
+}
+
+#[test]
+fn the_log_works_on_the_blocking_disk() {
+    let bell = Doorbell::new("test").unwrap();
+    on_a_real_disk(|| ThreadDisk::new(DiskOptions::default(), &bell).unwrap());
+}
+
+#[test]
+fn the_log_works_on_the_ring() {
+    let bell = Doorbell::new("test").unwrap();
+    on_a_real_disk(|| RingDisk::new(DiskOptions::default(), WriteMethod::Dsync, &bell).unwrap());
 }

@@ -8,7 +8,7 @@
 use super::Error;
 use super::frame::{Frame, read_frame};
 use super::record::{Entry, RecordKind};
-use super::segment::{Place, SegmentName};
+use super::segment::{Place, SegmentName, chain_broken};
 use crate::io::buffer::{ALIGNMENT, AlignedBuffer};
 use crate::io::disk::{DiskError, FileId, OpenMode, Operation, Outcome};
 use crate::limits::WAL_POSITION_BYTES;
@@ -168,8 +168,7 @@ impl ReadBack {
                 crc = crc32c::crc32c_append(crc, record.data);
             }
             if record.crc != crc {
-                let reason = format!("checksum is {:#010x}, by the records before it {crc:#010x}", record.crc);
-                return Err(self.corrupt(at, reason));
+                return Err(self.corrupt(at, chain_broken(record.crc, crc)));
             }
             if kind == Some(RecordKind::Entry) {
                 let entry = Entry::decode(record.data).map_err(|error| self.corrupt(at, error.to_string()))?;

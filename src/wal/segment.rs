@@ -95,11 +95,23 @@ pub struct Scanned {
     pub damage: Option<Damage>,
 }
 
+/// What is wrong with a record whose checksum is not the running one.
+pub fn chain_broken(found: u32, running: u32) -> String {
+    format!("checksum is {found:#010x}, by the records before it {running:#010x}")
+}
+
 /// Where a frame begins, and the running checksum before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     pub offset: u64,
     pub crc: u32,
+}
+
+impl Place {
+    fn new(position: usize, crc: u32) -> Place {
+        let offset = position as u64;
+        Place { offset, crc }
+    }
 }
 
 /// Reads the segment with number `sequence` from its bytes and calls `visit` with the place, kind and data of each
@@ -117,8 +129,8 @@ pub fn scan<E>(
     let damage = loop {
         let (record, next) = match read_frame(bytes, position) {
             Frame::End => {
-                let clean = bytes[position..].iter().all(|&byte| byte == 0);
-                break (!clean).then(|| ("a record's beginning is missing".to_string(), true));
+                let more = bytes[position..].iter().any(|&byte| byte != 0);
+                break more.then(|| ("a record's beginning is missing".to_string(), true));
             }
             Frame::Damaged { reason, torn } => break Some((reason, torn)),
             Frame::Record { record, next } => (record, next),
@@ -135,11 +147,10 @@ pub fn scan<E>(
             _ => crc32c::crc32c_append(crc, record.data),
         };
         if running != record.crc {
-            let reason = format!(
-                "checksum is {:#010x}, by the records before it {running:#010x}",
-                record.crc
-            );
-            break Some((reason, position != 0 && is_torn(bytes, position)));
+            break Some((
+                chain_broken(record.crc, running),
+                position != 0 && is_torn(bytes, position),
+            ));
         }
         match kind {
             None => break Some((format!("record of unknown kind {}", record.kind), false)),
@@ -154,10 +165,7 @@ pub fn scan<E>(
                     ));
                 }
             },
-            Some(kind) => {
-                let offset = position as u64;
-                visit(Place { offset, crc }, kind, record.data)?;
-            }
+            Some(kind) => visit(Place::new(position, crc), kind, record.data)?,
         }
         crc = running;
         position = next;
