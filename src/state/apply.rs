@@ -90,7 +90,10 @@ impl State {
         (self.applied_index, self.applied_term) = (entry.index, entry.term);
         match begun {
             Ok(Begun::Answered(answer)) => self.done(Ok(answer)),
-            Ok(Begun::Work(work)) => self.go_on(Running::new(work, Writing::new(self.revision, entry.answer)), budget),
+            Ok(Begun::Work(work)) => self.go_on(
+                Box::new(Running::new(work, Writing::new(self.revision, entry.answer))),
+                budget,
+            ),
             Err(error) => self.done(Err(error)),
         }
     }
@@ -104,7 +107,7 @@ impl State {
         self.go_on(running, budget)
     }
 
-    fn go_on(&mut self, running: Running, budget: usize) -> Progress {
+    fn go_on(&mut self, running: Box<Running>, budget: usize) -> Progress {
         match self.run(running, budget.max(1)) {
             Ok(answer) => self.done(answer),
             Err(running) => {

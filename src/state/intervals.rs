@@ -276,10 +276,10 @@ mod tests {
             }
         }
         for operation in operations {
-            if let Some(Request::RequestPut(put)) = &operation.request {
-                if holds(&deletes, &put.key) || !puts.insert(put.key.clone()) {
-                    return Err(());
-                }
+            if let Some(Request::RequestPut(put)) = &operation.request
+                && (holds(&deletes, &put.key) || !puts.insert(put.key.clone()))
+            {
+                return Err(());
             }
         }
         Ok((puts, deletes))

@@ -58,7 +58,7 @@ pub struct State {
     alarms: Alarms,
     members: Members,
     /// The entry whose apply has stopped on its budget.
-    running: Option<Running>,
+    running: Option<Box<Running>>,
 }
 
 impl State {

@@ -102,10 +102,10 @@ impl State {
     /// Goes on until the work is done or the budget is used up.
     pub(crate) fn run(
         &mut self,
-        mut running: Running,
+        mut running: Box<Running>,
         mut budget: usize,
-    ) -> Result<Result<Answer, StateError>, Running> {
-        let Running { work, writing } = &mut running;
+    ) -> Result<Result<Answer, StateError>, Box<Running>> {
+        let Running { work, writing } = &mut *running;
         let answer = match work {
             Work::Delete(deletion) => self
                 .run_deletion(writing, deletion, &mut budget)
