@@ -120,6 +120,16 @@ struct Frame {
     group: Option<u64>,
 }
 
+/// What stands at the reader's place in a message.
+enum Item {
+    /// A value, which is skipped.
+    Value,
+    /// A message or a group begins.
+    Begin(Frame),
+    /// A group of this field ends.
+    GroupEnd(u64),
+}
+
 /// Walks the message by a loop. Fails on what no decoder accepts and on nesting beyond the limits.
 fn scan(shape: Shape, bytes: &[u8], unreached_level: usize) -> Result<Nesting, StateError> {
     let mut nesting = Nesting {
@@ -143,56 +153,39 @@ fn scan(shape: Shape, bytes: &[u8], unreached_level: usize) -> Result<Nesting, S
             frame = parent;
             continue;
         }
-        let (field, wire_type) = input.key(frame.end)?;
-        let child = match wire_type {
-            WireType::Plain(length) => {
-                input.skip(length, frame.end)?;
-                continue;
-            }
-            WireType::Delimited(length) => match frame.shape.child(field) {
-                Some(shape) if frame.group.is_none() => Frame {
-                    shape,
-                    end: input.end_of(length, frame.end)?,
-                    group: None,
-                },
-                _ => {
-                    input.skip(length, frame.end)?;
-                    continue;
-                }
-            },
-            WireType::GroupStart => Frame {
-                shape: Shape::Flat,
-                end: frame.end,
-                group: Some(field),
-            },
-            WireType::GroupEnd => {
+        match input.item(&frame)? {
+            Item::Value => {}
+            Item::GroupEnd(field) => {
                 let Some(parent) = parents.pop().filter(|_| frame.group == Some(field)) else {
                     return input.fails("a group ends that has not begun");
                 };
                 groups -= 1;
                 frame = parent;
-                continue;
             }
-        };
-        groups += usize::from(child.group.is_some());
-        parents.push(frame);
-        if parents.len() >= MAX_MESSAGE_LEVELS || groups > MAX_GROUP_LEVELS {
-            let limit = if groups > MAX_GROUP_LEVELS {
-                MAX_GROUP_LEVELS
-            } else {
-                MAX_MESSAGE_LEVELS
-            };
-            return Err(StateError::NestedTooDeep { limit });
-        }
-        if matches!(child.shape, Shape::Txn) {
-            txns += 1;
-            nesting.txns = nesting.txns.max(txns);
-            if txns == unreached_level && input.at < child.end {
-                nesting.unreached.push(input.at..child.end);
+            Item::Begin(child) => {
+                groups += usize::from(child.group.is_some());
+                parents.push(frame);
+                check_levels(parents.len(), groups)?;
+                frame = child;
+                if matches!(child.shape, Shape::Txn) {
+                    txns += 1;
+                    nesting.txns = nesting.txns.max(txns);
+                    if txns == unreached_level && input.at < child.end {
+                        nesting.unreached.push(input.at..child.end);
+                    }
+                }
             }
         }
-        frame = child;
     }
+}
+
+fn check_levels(messages: usize, groups: usize) -> Result<(), StateError> {
+    let limit = match (messages >= MAX_MESSAGE_LEVELS, groups > MAX_GROUP_LEVELS) {
+        (false, false) => return Ok(()),
+        (_, true) => MAX_GROUP_LEVELS,
+        (true, false) => MAX_MESSAGE_LEVELS,
+    };
+    Err(StateError::NestedTooDeep { limit })
 }
 
 enum WireType {
@@ -215,6 +208,34 @@ impl Input<'_> {
             offset: self.at,
             reason,
         })
+    }
+
+    /// Goes over the next key, and over the value if it is not looked into.
+    fn item(&mut self, frame: &Frame) -> Result<Item, StateError> {
+        let (field, wire_type) = self.key(frame.end)?;
+        let (shape, length) = match wire_type {
+            WireType::GroupStart => {
+                let group = Frame {
+                    shape: Shape::Flat,
+                    end: frame.end,
+                    group: Some(field),
+                };
+                return Ok(Item::Begin(group));
+            }
+            WireType::GroupEnd => return Ok(Item::GroupEnd(field)),
+            WireType::Plain(length) => (None, length),
+            WireType::Delimited(length) => (frame.shape.child(field), length),
+        };
+        let end = self.end_of(length, frame.end)?;
+        if let Some(shape) = shape {
+            return Ok(Item::Begin(Frame {
+                shape,
+                end,
+                group: None,
+            }));
+        }
+        self.at = end;
+        Ok(Item::Value)
     }
 
     fn key(&mut self, end: usize) -> Result<(u64, WireType), StateError> {
@@ -254,11 +275,6 @@ impl Input<'_> {
             Some(at) if at <= end => Ok(at),
             _ => self.fails("a field is longer than its message"),
         }
-    }
-
-    fn skip(&mut self, length: usize, end: usize) -> Result<(), StateError> {
-        self.at = self.end_of(length, end)?;
-        Ok(())
     }
 }
 
