@@ -186,7 +186,8 @@ fn system(what: &'static str) -> impl FnOnce(std::io::Error) -> ServerError {
 fn watch_signals(termination: Termination, ends: mpsc::Sender<End>) -> Result<(), ServerError> {
     let waiting = move || {
         loop {
-            tracing::info!(signal = termination.wait(), "received a signal");
+            let signal = termination.wait();
+            tracing::info!(signal, "received a signal");
             if ends.send(End::Signal).is_err() {
                 return;
             }
