@@ -24,7 +24,10 @@ pub fn status(error: &StateError) -> Status {
         StateError::Corrupt => Code::DataLoss,
         StateError::LeaseNotFound => Code::NotFound,
         StateError::LeaseExists => Code::FailedPrecondition,
-        StateError::NestedTooDeep { .. } | StateError::Malformed { .. } => return Status::unreadable_request(error),
+        // Go's protobuf tells no more; what exactly is wrong would be another text than etcd's.
+        StateError::NestedTooDeep { .. } | StateError::Malformed { .. } => {
+            return Status::unreadable_request("proto: cannot parse invalid wire-format data");
+        }
         StateError::NotPrimary
         | StateError::EmptyRequest { .. }
         | StateError::UnknownMember(_)

@@ -50,7 +50,7 @@ methods! {
     DeleteRange = "etcdserverpb.KV" "DeleteRange" true;
     Txn = "etcdserverpb.KV" "Txn" true;
     Compact = "etcdserverpb.KV" "Compact" true;
-    Watch = "etcdserverpb.Watch" "Watch" false;
+    Watch = "etcdserverpb.Watch" "Watch" true;
     LeaseGrant = "etcdserverpb.Lease" "LeaseGrant" true;
     LeaseRevoke = "etcdserverpb.Lease" "LeaseRevoke" true;
     LeaseKeepAlive = "etcdserverpb.Lease" "LeaseKeepAlive" true;

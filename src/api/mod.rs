@@ -13,6 +13,7 @@ pub mod method;
 pub mod records;
 mod service;
 mod tasks;
+mod watch;
 
 pub use answer::Identity;
 pub use records::PageReads;

@@ -6,11 +6,11 @@
 use crate::mvcc::record::KeyValueView;
 use crate::mvcc::revision::Revision;
 use crate::mvcc::view::View;
-use crate::pages::{PageCache, ReadFailure, Record, RecordId, RecordScan};
+use crate::pages::{PageAddress, PageCache, ReadFailure, Record, RecordId, RecordScan};
 use crate::raft::fields;
 use crate::reactor::serve::PageFileReader;
 use bytes::Bytes;
-use std::cell::RefCell;
+use std::cell::{RefCell, RefMut};
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::rc::Rc;
@@ -54,18 +54,28 @@ impl PageReads {
                 Err(ReadFailure::Expired { .. }) => return Err(Unreadable::Expired),
                 Err(ReadFailure::Corrupt(corrupt)) => return Err(Unreadable::Corrupt(corrupt.to_string())),
             };
-            let read = self.file.read(address.offset(), address.length()).await;
-            let (buffer, length) = read.map_err(|error| Unreadable::Corrupt(error.to_string()))?;
-            let length = length.min(address.length());
-            match view
-                .pages
-                .insert(&mut self.cache.borrow_mut(), &address, &buffer[..length])
-            {
-                Ok(()) | Err(ReadFailure::Missing(_)) => {}
-                Err(ReadFailure::Expired { .. }) => return Err(Unreadable::Expired),
-                Err(ReadFailure::Corrupt(corrupt)) => return Err(Unreadable::Corrupt(corrupt.to_string())),
-            }
+            self.load(view, &address).await?;
         }
+    }
+
+    /// Loads a page that a read missed.
+    pub async fn load(&self, view: &View, address: &PageAddress) -> Result<(), Unreadable> {
+        let read = self.file.read(address.offset(), address.length()).await;
+        let (buffer, length) = read.map_err(|error| Unreadable::Corrupt(error.to_string()))?;
+        let length = length.min(address.length());
+        match view
+            .pages
+            .insert(&mut self.cache.borrow_mut(), address, &buffer[..length])
+        {
+            Ok(()) | Err(ReadFailure::Missing(_)) => Ok(()),
+            Err(ReadFailure::Expired { .. }) => Err(Unreadable::Expired),
+            Err(ReadFailure::Corrupt(corrupt)) => Err(Unreadable::Corrupt(corrupt.to_string())),
+        }
+    }
+
+    /// The core's page cache.
+    pub fn cache(&self) -> RefMut<'_, PageCache> {
+        self.cache.borrow_mut()
     }
 
     /// A record of the page store.

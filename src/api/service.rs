@@ -105,6 +105,7 @@ pub struct Api {
     pub(super) pages: PageReads,
     pub(super) core: usize,
     pub(super) calls: Slab<CallState>,
+    pub(super) watches: super::watch::Watches,
     /// This core's connections, for tasks; set by [`Api::attach`].
     pub(super) connections: Option<Core<Api>>,
     waiting: Slab<(u32, Waiting, Duration)>,
@@ -129,12 +130,14 @@ impl Api {
         readers: Readers,
     ) -> Api {
         let next_request_id = (settings.identity.member_id << 48) | ((core as u64) << 40);
+        let watches = super::watch::Watches::new(&settings, core, index.pin().view().revision);
         Api {
             settings,
             index,
             pages,
             core,
             calls: Slab::new(),
+            watches,
             connections: None,
             waiting: Slab::new(),
             generation: 0,
@@ -198,7 +201,7 @@ impl Api {
     /// Takes a reply of the log core.
     pub fn reply(&mut self, net: &mut Net, reply: Reply) {
         let token = match &reply {
-            Reply::Published => return,
+            Reply::Published => return self.watches_published(),
             Reply::Applied { token, .. }
             | Reply::Dropped { token, .. }
             | Reply::Renewed { token, .. }
@@ -264,14 +267,6 @@ impl Api {
         self.forget(caller);
     }
 
-    /// Answers a unary call with an encoded message.
-    pub(super) fn answer_bytes(&mut self, net: &mut Net, caller: Caller, message: Bytes) {
-        if net.send_message(caller.call, message).is_ok() {
-            let _ = net.finish(caller.call, &Status::OK);
-        }
-        self.forget(caller);
-    }
-
     /// Ends a call with an error.
     pub(super) fn fail(&mut self, net: &mut Net, caller: Caller, status: &Status) {
         let _ = net.finish(caller.call, status);
@@ -308,6 +303,7 @@ impl Api {
             Method::DeleteRange => self.delete_range(net, caller, message),
             Method::Txn => self.txn(net, caller, message),
             Method::Compact => self.compact(net, caller, message),
+            Method::Watch => self.watch_message(net, caller, message),
             Method::LeaseGrant => self.lease_grant(net, caller, message),
             Method::LeaseRevoke => self.lease_revoke(net, caller, message),
             Method::LeaseKeepAlive => self.lease_keep_alive(net, caller, message),
@@ -365,6 +361,9 @@ impl Service for Api {
                     half_closed: false,
                     room: None,
                 }) as u64;
+                if method == Method::Watch {
+                    self.watch_started(net, Caller { call, tag });
+                }
                 return tag;
             }
             Head::Known(_) => error::stopped(),
@@ -404,15 +403,19 @@ impl Service for Api {
         self.forget(Caller { call, tag });
     }
 
-    fn writable(&mut self, _net: &mut Net, call: Call, tag: u64) {
+    fn writable(&mut self, net: &mut Net, call: Call, tag: u64) {
         let caller = Caller { call, tag };
         let Some(state) = self.state(caller) else { return };
         if let Some(room) = &state.room {
             room.notify();
         }
+        if state.method == Method::Watch {
+            self.watch_writable(net, caller);
+        }
     }
 
-    fn turn_end(&mut self, _net: &mut Net) {
+    fn turn_end(&mut self, net: &mut Net) {
+        self.watches_advance(net);
         self.post_backlog();
     }
 
@@ -447,8 +450,11 @@ impl Api {
 
     fn forget(&mut self, caller: Caller) {
         let Some(state) = self.state(caller) else { return };
-        let room = state.room.take();
+        let (method, room) = (state.method, state.room.take());
         self.calls.remove(caller.tag as usize);
+        if method == Method::Watch {
+            self.watch_ended(caller);
+        }
         if let Some(room) = room {
             room.notify();
         }

@@ -381,7 +381,13 @@ impl LogCore {
                 let main = committed.root.fields().revision;
                 self.state.window_mut().trim(main, self.options.window_bytes);
                 self.replica.save_snapshot(committed.position);
-                let release = committed.position.index.saturating_sub(self.options.catchup_entries);
+                // The older of the two meta pages may have to be fallen back to (DESIGN 12 (6)).
+                let needed = self.checkpoints.store().log_needed_after();
+                let release = committed
+                    .position
+                    .index
+                    .saturating_sub(self.options.catchup_entries)
+                    .min(needed);
                 self.replica.node().release_to(committed.position.index);
                 self.replica.wal().release_to(release);
             }
@@ -440,7 +446,8 @@ impl LogCore {
     /// When `turn` has something to do even if nothing comes in before.
     pub fn deadline(&self) -> Duration {
         let lease = self.state.lessor().next_expiry().filter(|_| self.was_leader);
-        lease.map_or(self.next_tick, |expiry| expiry.min(self.next_tick))
+        let log = self.replica.wal_deadline();
+        [lease, log].into_iter().flatten().fold(self.next_tick, Duration::min)
     }
 
     /// The answers since the last call, each with its serve core.

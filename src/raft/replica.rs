@@ -158,6 +158,11 @@ impl Replica {
         &mut self.wal
     }
 
+    /// When the log has something to do even if nothing completes before.
+    pub fn wal_deadline(&self) -> Option<Duration> {
+        self.wal.deadline()
+    }
+
     /// Hands raft's batches to the log and what is durable back to raft, until neither has anything to do now.
     pub fn pump<D: Disk + ?Sized>(&mut self, disk: &mut D, now: Duration) {
         loop {

@@ -459,8 +459,11 @@ impl Seat {
 /// Gives up requests whose time is over, again and again.
 async fn expire(connections: net::Core<Api>, _done: Rc<Notify>) {
     loop {
-        serve::sleep(crate::limits::NET_TICK).await;
+        let until_tick = connections.with(|api, net| api.next_watch_tick().map(|tick| tick.saturating_sub(net.now())));
+        let sleep = until_tick.unwrap_or(crate::limits::NET_TICK);
+        serve::sleep(sleep.clamp(Duration::from_millis(5), crate::limits::NET_TICK)).await;
         if connections.with(|api, net| {
+            api.watch_tick(net.now());
             api.expire_requests(net);
             api.is_stopping()
         }) {
