@@ -203,7 +203,7 @@ impl Api {
         caller: Caller,
         payload: WriteRequest,
         outcome: Outcome,
-        view: View,
+        view: &View,
     ) {
         let answer = match outcome.answer {
             Ok(answer) => answer,
@@ -213,7 +213,7 @@ impl Api {
         let header = |revision| Some(identity.header(revision, view.term));
         match (answer, payload) {
             (Answer::Put(put), WriteRequest::Put) if put.previous.is_none() => {
-                let response = answer::put_response(&put, header(put.revision), &Records::resident(&view));
+                let response = answer::put_response(&put, header(put.revision), &Records::resident(view));
                 self.answer(net, caller, &response.unwrap_or_default());
             }
             (answer @ (Answer::Put(_) | Answer::Delete(_) | Answer::Txn(_)), payload) => {
@@ -268,16 +268,16 @@ impl Api {
     }
 
     /// Shows records: at once when all are in the window, else by a task.
-    fn show(&mut self, net: &mut Net, caller: Caller, payload: WriteRequest, answer: Answer, view: View) {
+    fn show(&mut self, net: &mut Net, caller: Caller, payload: WriteRequest, answer: Answer, view: &View) {
         let identity = self.settings.identity;
         let index = self.index.clone();
-        let records = Records::resident(&view);
-        match encode_write(&index.pin(), &payload, &answer, identity, &view, &records) {
+        let records = Records::resident(view);
+        match encode_write(&index.pin(), &payload, &answer, identity, view, &records) {
             Ok(bytes) => {
                 let _ = net.reply(caller.call, bytes.len(), |out| out.extend_from_slice(&bytes));
                 self.finished(caller);
             }
-            Err(missing) => self.spawn_show(caller, payload, answer, view, missing),
+            Err(missing) => self.spawn_show(caller, payload, answer, view.clone(), missing),
         }
     }
 }

@@ -17,6 +17,7 @@ use crate::state::members::Member;
 use crate::state::outcome::{Answer, Outcome};
 use crate::state::{self, CompactionProgress, Progress};
 use raft::eraftpb::{ConfChange, ConfChangeType, Entry, EntryType};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Where apply is.
@@ -122,8 +123,10 @@ impl LogCore {
                     self.alarm_applied();
                 }
                 let needed = self.state.needs(&request);
-                let root = self.checkpoints.store().root().clone();
-                self.loader.start(root, needed);
+                if !needed.is_empty() {
+                    let root = self.checkpoints.store().root().clone();
+                    self.loader.start(root, needed);
+                }
                 self.applier.current = Some(Current {
                     position,
                     request,
@@ -247,7 +250,7 @@ impl LogCore {
             return;
         }
         let index = self.state.index().clone();
-        let view = index.pin().view().clone();
+        let view = Arc::new(index.pin().view().clone());
         for (waiter, outcome) in outcomes {
             let reply = Reply::Applied {
                 token: waiter.token,

@@ -77,11 +77,6 @@ impl Loader {
         token == self.token
     }
 
-    /// Whether a read is under way.
-    pub fn is_reading(&self) -> bool {
-        self.in_flight.is_some()
-    }
-
     /// What was fetched.
     pub fn found(&self) -> &HashMap<Revision, Bytes> {
         &self.found

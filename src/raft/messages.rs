@@ -9,6 +9,7 @@ use crate::state::lease::TimeToLive;
 use crate::state::members::Member;
 use crate::state::outcome::Outcome;
 use bytes::Bytes;
+use std::sync::Arc;
 
 /// A request of a serve core.
 #[derive(Debug)]
@@ -64,8 +65,9 @@ pub enum Reply {
         token: u64,
         /// What it did.
         outcome: Outcome,
-        /// The state right behind the batch that the entry was applied in: where the records it names are found.
-        view: View,
+        /// The state right behind the batch that the entry was applied in: where the records it names are found. One
+        /// for all answers of a batch.
+        view: Arc<View>,
     },
     /// The request is not in the log and will not be.
     Dropped {

@@ -49,11 +49,6 @@ impl Waiters {
         None
     }
 
-    /// Gives everybody up.
-    pub fn drain(&mut self) -> impl Iterator<Item = Waiter> + '_ {
-        self.queue.drain(..).map(|(_, waiter)| waiter)
-    }
-
     /// How many wait.
     pub fn count(&self) -> usize {
         self.queue.len()

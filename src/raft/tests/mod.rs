@@ -107,7 +107,7 @@ impl Bench {
         }
     }
 
-    fn apply(&mut self, request: InternalRaftRequest) -> (Outcome, View) {
+    fn apply(&mut self, request: InternalRaftRequest) -> (Outcome, std::sync::Arc<View>) {
         self.next_token += 1;
         let token = self.next_token;
         let payload = request.encode_to_vec().into();
