@@ -232,7 +232,10 @@ impl Connection {
             owed: 0,
             message_left: 0,
         };
-        self.calls[id.slot()] = Some(call);
+        // A stream that was ended below, through `http`, left its call behind.
+        if let Some(stale) = self.calls[id.slot()].replace(call) {
+            self.assembling -= stale.reader.held();
+        }
     }
 
     #[inline]

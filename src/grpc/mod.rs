@@ -4,6 +4,7 @@
 //! the wire protocol and the texts by which grpc-go reports its violations, and nothing of the services.
 
 mod connection;
+pub mod fuzz;
 mod message;
 mod request;
 mod status;

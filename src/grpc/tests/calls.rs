@@ -210,3 +210,370 @@ fn an_error_is_one_header_frame() {
     assert_eq!(caller.data(1, &framed(b"late"), true), []);
     assert_eq!(caller.server.closed(), None);
 }
+
+/// Starts a call that must be refused, and returns the answer.
+#[track_caller]
+fn refused(fields: &[(&str, &str)]) -> Answer {
+    let mut caller = caller();
+    assert_eq!(caller.start_with(1, fields, false), []);
+    let answer = caller.answer(1);
+    assert!(answer.ended && answer.reset, "{answer:?}");
+    assert_eq!(caller.server.closed(), None);
+    answer
+}
+
+#[track_caller]
+fn assert_refused(answer: &Answer, http_status: &str, code: &str, message: &str) {
+    assert_eq!(answer.status, http_status);
+    assert_eq!(
+        answer.header[1..],
+        [pair("grpc-status", code), pair("grpc-message", message)]
+    );
+}
+
+fn without(name: &str) -> Vec<(&'static str, &'static str)> {
+    CALL.into_iter().filter(|(found, _)| *found != name).collect()
+}
+
+fn with(extra: &[(&'static str, &'static str)]) -> Vec<(&'static str, &'static str)> {
+    [&CALL[..], extra].concat()
+}
+
+#[test]
+fn requests_that_are_no_calls_are_refused_as_grpc_go_refuses_them() {
+    let answer = refused(&without("content-type"));
+    assert_refused(&answer, "415", "3", "invalid gRPC request content-type \"\"");
+    let json = [&without("content-type")[..], &[("content-type", "application/json")]].concat();
+    assert_refused(
+        &refused(&json),
+        "415",
+        "3",
+        "invalid gRPC request content-type \"application/json\"",
+    );
+    let get = [&[(":method", "GET")], &CALL[1..]].concat();
+    assert_refused(
+        &refused(&get),
+        "405",
+        "13",
+        "Received a HEADERS frame with :method \"GET\" which should be POST",
+    );
+    let answer = refused(&with(&[("grpc-timeout", "5x")]));
+    assert_refused(
+        &answer,
+        "400",
+        "13",
+        "malformed grpc-timeout: transport: timeout unit is not recognized: \"5x\"",
+    );
+    let answer = refused(&with(&[("a-bin", "!")]));
+    assert_eq!(answer.status, "400");
+    assert!(
+        answer.header[2]
+            .1
+            .starts_with("malformed binary metadata \"!\" in header \"a-bin\"")
+    );
+    let answer = refused(&with(&[("host", "a"), ("host", "b")]));
+    assert_refused(
+        &answer,
+        "400",
+        "13",
+        "num values of :authority: 1, num values of host: 2, both must only have 1 value as per HTTP/2 spec",
+    );
+    assert_refused(
+        &refused(&with(&[("grpc-timeout", "0S")])),
+        "200",
+        "4",
+        "context deadline exceeded",
+    );
+    let answer = refused(&with(&[("grpc-encoding", "gzip")]));
+    assert_refused(
+        &answer,
+        "200",
+        "12",
+        "grpc: Decompressor is not installed for grpc-encoding \"gzip\"",
+    );
+}
+
+#[test]
+fn the_responses_content_type_repeats_the_requests() {
+    for (sent, expected) in [
+        ("application/grpc+proto", "application/grpc+proto"),
+        ("application/grpc;x", "application/grpc+x"),
+    ] {
+        let mut caller = caller();
+        let fields = [
+            &without("content-type")[..],
+            &[("content-type", sent), ("grpc-encoding", "identity")],
+        ]
+        .concat();
+        let events = caller.start_with(1, &fields, true);
+        let [Event::Started { call, .. }, Event::HalfClosed { call: same }] = events[..] else {
+            panic!("{events:?}")
+        };
+        assert_eq!(call, same);
+        caller.server.send_header(call).unwrap();
+        caller.server.send_header(call).unwrap();
+        caller.server.finish(call, &Status::no_unary_message()).unwrap();
+        let answer = caller.answer(1);
+        assert_eq!(answer.header, [pair("content-type", expected)]);
+        assert_eq!(answer.trailers, [pair("grpc-status", "2"), pair("grpc-message", "EOF")]);
+    }
+}
+
+#[test]
+fn broken_messages_end_their_call_and_nothing_else() {
+    for (bytes, end, code, message) in [
+        (
+            message_prefix(1001).to_vec(),
+            false,
+            "8",
+            "grpc: received message larger than max (1001 vs. 1000)",
+        ),
+        (
+            vec![1, 0, 0, 0, 0],
+            false,
+            "13",
+            "grpc: compressed flag set with identity or empty encoding",
+        ),
+        (
+            vec![9, 0, 0, 0, 0],
+            false,
+            "13",
+            "grpc: received unexpected payload format 9",
+        ),
+        (framed(b"abc")[..7].to_vec(), true, "13", "unexpected EOF"),
+        (vec![0, 0], true, "13", "unexpected EOF"),
+    ] {
+        let mut caller = caller();
+        let events = caller.start(1, &[], false);
+        let [Event::Started { call, .. }] = events[..] else {
+            panic!("{events:?}")
+        };
+        caller.start(3, &[], false);
+        caller.answer(3);
+        assert_eq!(caller.data(1, &bytes, end), [Event::Cancelled { call }]);
+        let answer = caller.answer(1);
+        assert_eq!(answer.reset, !end);
+        assert_refused(&answer, "200", code, message);
+        assert!(!caller.server.is_open(call));
+        assert_eq!(caller.data(3, &framed(b"x"), true).len(), 1);
+    }
+}
+
+#[test]
+fn messages_of_a_stream_come_one_by_one() {
+    let mut caller = caller();
+    let events = caller.start(1, &[], false);
+    let [Event::Started { call, .. }] = events[..] else {
+        panic!("{events:?}")
+    };
+    let message = |text: &'static str, last| Event::Message {
+        call,
+        message: Bytes::from_static(text.as_bytes()),
+        last,
+    };
+    let both = [framed(b"one"), framed(b"two")].concat();
+    assert_eq!(
+        caller.data(1, &both, false),
+        [message("one", false), message("two", false)]
+    );
+    assert_eq!(caller.data(1, &both[..10], false), [message("one", false)]);
+    assert_eq!(caller.server.buffered_bytes(), 0);
+    assert_eq!(caller.data(1, &both[10..15], false), []);
+    assert_eq!(caller.server.buffered_bytes(), 2);
+    assert_eq!(caller.data(1, &both[15..], true), [message("two", true)]);
+    for _ in 0..3 {
+        caller.server.send_message(call, Bytes::from_static(b"reply")).unwrap();
+        assert_eq!(caller.answer(1).data, framed(b"reply"));
+    }
+    caller.server.finish(call, &Status::OK).unwrap();
+    let answer = caller.answer(1);
+    assert!(answer.ended && !answer.reset);
+    assert_eq!(answer.trailers, [pair("grpc-status", "0")]);
+}
+
+#[test]
+fn a_call_may_end_with_an_empty_frame_or_with_trailers() {
+    let mut caller = caller();
+    let events = caller.start(1, &[], false);
+    let [Event::Started { call, .. }] = events[..] else {
+        panic!("{events:?}")
+    };
+    caller.data(1, &framed(b"x"), false);
+    assert_eq!(caller.data(1, b"", true), [Event::HalfClosed { call }]);
+    let events = caller.start(3, &[], false);
+    let [Event::Started { call, .. }] = events[..] else {
+        panic!("{events:?}")
+    };
+    let flags = flag::END_HEADERS | flag::END_STREAM;
+    assert_eq!(
+        caller.send(kind::HEADERS, flags, 3, &block(&[("a", "b")])),
+        [Event::HalfClosed { call }]
+    );
+}
+
+#[test]
+fn a_caller_that_goes_away_is_told_once() {
+    let mut caller = caller();
+    let mut calls = Vec::new();
+    for stream in [1, 3, 5] {
+        let events = caller.start(stream, &[], false);
+        let [Event::Started { call, .. }] = events[..] else {
+            panic!("{events:?}")
+        };
+        calls.push(call);
+    }
+    caller.data(1, &message_prefix(100), false);
+    caller.data(1, b"part", false);
+    let events = caller.send(kind::RST_STREAM, 0, 1, &[0, 0, 0, 8]);
+    assert_eq!(events, [Event::Cancelled { call: calls[0] }]);
+    assert_eq!(caller.server.buffered_bytes(), 0);
+    assert!(caller.server.finish(calls[0], &Status::OK).is_err());
+    caller.server.cancel(calls[1], crate::http::ErrorCode::CANCEL);
+    assert!(caller.answer(3).reset);
+    caller.server.http().disconnect();
+    assert_eq!(caller.events(), [Event::Cancelled { call: calls[2] }]);
+    assert_eq!(caller.events(), []);
+}
+
+#[test]
+fn a_paused_call_holds_its_caller_to_its_window() {
+    let updates = |caller: &mut Caller| {
+        let output = caller.server.take_output(Vec::new(), NOW);
+        let frames = crate::http::tests::frames(&output);
+        frames
+            .iter()
+            .filter(|frame| frame.kind == kind::WINDOW_UPDATE && frame.stream == 1)
+            .count()
+    };
+    let mut caller = caller();
+    let events = caller.start(1, &[], false);
+    let [Event::Started { call, .. }] = events[..] else {
+        panic!("{events:?}")
+    };
+    caller.server.set_paused(call, true);
+    let many: Vec<u8> = (0..16).flat_map(|_| framed(&[7; 1000])).collect();
+    for _ in 0..60 {
+        assert_eq!(caller.data(1, &many, false).len(), 16);
+    }
+    assert_eq!(updates(&mut caller), 0);
+    caller.server.set_paused(call, false);
+    assert_eq!(updates(&mut caller), 1);
+    for _ in 0..60 {
+        caller.data(1, &many, false);
+    }
+    assert_eq!(updates(&mut caller), 1);
+}
+
+#[test]
+fn a_message_may_be_sent_in_parts() {
+    let mut caller = caller();
+    let events = caller.start(1, &[], true);
+    let Event::Started { call, .. } = events[0] else {
+        panic!("{events:?}")
+    };
+    caller.server.begin_message(call, 6).unwrap();
+    caller.server.send_part(call, Bytes::from_static(b"abc")).unwrap();
+    assert!(caller.server.capacity(call) > 0);
+    caller.server.send_part(call, Bytes::from_static(b"def")).unwrap();
+    caller.server.finish(call, &Status::OK).unwrap();
+    assert_eq!(caller.answer(1).data, framed(b"abcdef"));
+    let events = caller.start(3, &[], true);
+    let Event::Started { call, .. } = events[0] else {
+        panic!("{events:?}")
+    };
+    caller.server.begin_message(call, 6).unwrap();
+    caller
+        .server
+        .finish(call, &Status::new(Code::Unavailable, "gone"))
+        .unwrap();
+    let answer = caller.answer(3);
+    assert!(answer.reset && !answer.ended, "a message cut short has no status");
+}
+
+#[test]
+fn unfinished_messages_of_a_connection_are_bounded() {
+    let mut caller = Caller::new(Config {
+        max_message: 1 << 30,
+        plain_http: false,
+    });
+    let part = vec![0; 16_000];
+    let mut stream = 1;
+    let mut cancelled = 0;
+    for _ in 0..6 {
+        let events = caller.start(stream, &[], false);
+        assert!(matches!(events[..], [Event::Started { .. }]));
+        caller.data(stream, &message_prefix(1 << 30), false);
+        for _ in 0..1_000 {
+            if caller
+                .data(stream, &part, false)
+                .iter()
+                .any(|event| matches!(event, Event::Cancelled { .. }))
+            {
+                cancelled += 1;
+                break;
+            }
+            caller.server.take_output(Vec::new(), NOW);
+        }
+        assert!(caller.server.buffered_bytes() <= crate::limits::GRPC_ASSEMBLY_BYTES + part.len());
+        stream += 2;
+    }
+    assert!(cancelled >= 1);
+}
+
+#[test]
+fn plain_http_is_handed_on_if_asked_for() {
+    let mut caller = Caller::new(Config {
+        max_message: 1000,
+        plain_http: true,
+    });
+    let fields = [&without("content-type")[..], &[("x", "y")]].concat();
+    let events = caller.start_with(1, &fields, false);
+    let [Event::Http(http::Event::Request { stream, end: false })] = events[..] else {
+        panic!("{events:?}")
+    };
+    let data = Bytes::from_static(b"{}");
+    let expected = Event::Http(http::Event::Data {
+        stream,
+        data,
+        end: true,
+    });
+    assert_eq!(caller.data(1, b"{}", true), [expected]);
+    caller.server.http().respond(stream, 400, &[], true).unwrap();
+    assert_eq!(caller.answer(1).status, "400");
+    let events = caller.start(3, &[], true);
+    assert!(matches!(events[0], Event::Started { .. }));
+}
+
+#[test]
+fn metadata_shows_the_callers_fields_and_not_grpcs() {
+    let mut caller = caller();
+    let fields = [
+        ("grpc-timeout", "1S"),
+        ("token", "t"),
+        ("b-bin", "AAE="),
+        ("token", "u"),
+        ("user-agent", "x"),
+    ];
+    caller.start(1, &fields, true);
+    let request = caller.server.request();
+    assert_eq!(request.authority(), Some(&b"host"[..]));
+    let metadata = request.metadata();
+    assert_eq!(metadata.get("token").as_deref(), Some(&b"t"[..]));
+    assert_eq!(metadata.get("b-bin").as_deref(), Some(&[0, 1][..]));
+    assert_eq!(metadata.get("grpc-timeout"), None);
+    assert_eq!(metadata.get("te"), None);
+    let names: Vec<_> = metadata.iter().map(|(name, _)| name.to_vec()).collect();
+    assert_eq!(
+        names,
+        [&b"content-type"[..], b"token", b"b-bin", b"token", b"user-agent"]
+    );
+}
+
+proptest::proptest! {
+    #[test]
+    fn fuzz_entries_take_anything(input in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..600)) {
+        crate::grpc::fuzz::values(&input);
+        crate::grpc::fuzz::messages(&input);
+        crate::grpc::fuzz::connection(&input);
+    }
+}
