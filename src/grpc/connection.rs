@@ -1,7 +1,7 @@
 //! One gRPC connection of a server: calls over [`http::Connection`](crate::http::Connection).
 //!
-//! Violations of the protocol are answered here, in grpc-go's words, and never reach the services. Everything else about
-//! bytes, time, output and closing is the `http` connection's; see there for the driver's turn.
+//! Violations of the protocol are answered here, in grpc-go's words, and never reach the services. Everything else
+//! about bytes, time, output and closing is the `http` connection's; see there for the driver's turn.
 
 use std::sync::Arc;
 use std::time::Duration;

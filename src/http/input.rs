@@ -84,8 +84,8 @@ impl Input {
         Ok(Some((header, payload)))
     }
 
-    /// Takes an empty DATA frame that ends `stream`, if it is the very next. Many clients end their requests so; whoever
-    /// answers the data before it then need not be told twice.
+    /// Takes an empty DATA frame that ends `stream`, if it is the very next. Many clients end their requests so;
+    /// whoever answers the data before it then need not be told twice.
     #[inline]
     pub fn take_empty_end(&mut self, stream: u32) -> bool {
         let end = FrameHeader {

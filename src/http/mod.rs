@@ -1,7 +1,7 @@
 //! Sans-IO HTTP/2 (RFC 9113, RFC 7541) and the server side of HTTP/1.1.
 //!
-//! Bytes and the time go in, events come out, bytes to send come out. Nothing here knows sockets, clocks, tasks, or what
-//! the requests mean. What a peer can make a connection hold or do is bounded by `limits` and by [`Config`].
+//! Bytes and the time go in, events come out, bytes to send come out. Nothing here knows sockets, clocks, tasks, or
+//! what the requests mean. What a peer can make a connection hold or do is bounded by `limits` and by [`Config`].
 //!
 //! * [`Connection`] is one HTTP/2 connection of a server: `receive` bytes, drain `next_event`, answer, `take_output`.
 //! * [`http1::Connection`] is one HTTP/1.1 connection of a server.

@@ -63,8 +63,8 @@ pub(crate) enum Tail {
     Trailers(OwnedFields),
 }
 
-/// Trailers that wait behind data. They are encoded when their turn comes, as HPACK blocks have to leave in the order in
-/// which they are encoded.
+/// Trailers that wait behind data. They are encoded when their turn comes, as HPACK blocks have to leave in the order
+/// in which they are encoded.
 #[derive(Debug)]
 pub(crate) struct OwnedFields(pub Vec<OwnedField>);
 

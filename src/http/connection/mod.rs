@@ -2,10 +2,11 @@
 //!
 //! The driver's turn: [`receive`](Connection::receive) what the socket gave, take every event of
 //! [`next_event`](Connection::next_event), answer whatever is ready, and send the buffer of
-//! [`take_output`](Connection::take_output) once. Time is a [`Duration`] since any fixed start, handed in with each call.
+//! [`take_output`](Connection::take_output) once. Time is a [`Duration`] since any fixed start, handed in with each
+//! call.
 //!
-//! Promises: a peer's fault becomes a stream error or a connection error by the RFC, never a panic; memory is bounded by
-//! `limits`; after [`closed`](Connection::closed) has a reason, every stream that was open gets its
+//! Promises: a peer's fault becomes a stream error or a connection error by the RFC, never a panic; memory is bounded
+//! by `limits`; after [`closed`](Connection::closed) has a reason, every stream that was open gets its
 //! [`Event::Reset`]; replies small enough are written straight into the output buffer; everything else waits in its
 //! stream's queue and leaves in fair turns, behind the control frames of the moment.
 

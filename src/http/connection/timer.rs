@@ -54,8 +54,8 @@ impl Connection {
         }
     }
 
-    /// Since when the response that has waited longest has not moved: a queue, a producer that waits for room, or output
-    /// that the driver cannot send. `None` if nothing waits.
+    /// Since when the response that has waited longest has not moved: a queue, a producer that waits for room, or
+    /// output that the driver cannot send. `None` if nothing waits.
     pub fn stalled_since(&mut self) -> Option<Duration> {
         let output = (!self.output.is_empty()).then_some(self.output_since);
         if self.queued == 0 && self.waiting.is_empty() {

@@ -107,6 +107,8 @@ impl Decoder {
     }
 
     #[inline]
+    /// Class, validity, name and value of the entry at `index`.
+    #[expect(clippy::type_complexity)]
     fn entry(&self, index: usize) -> Result<(Class, bool, &[u8], &[u8]), HpackError> {
         let place = index.checked_sub(1).ok_or(HpackError::NoSuchEntry(0))?;
         if let Some((name, value)) = STATIC_TABLE.get(place) {
@@ -206,7 +208,10 @@ mod tests {
             .collect()
     }
 
-    fn run(table_size: usize, steps: &[(&str, &[(&str, &str)], usize)]) {
+    /// A block, the list it stands for, the table's size afterwards.
+    type Step<'a> = (&'a str, &'a [(&'a str, &'a str)], usize);
+
+    fn run(table_size: usize, steps: &[Step<'_>]) {
         let mut decoder = Decoder::new(table_size);
         let mut list = HeaderList::new(65_536);
         for (block, expected, size) in steps {

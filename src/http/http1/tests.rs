@@ -1,3 +1,5 @@
+//! Tests of HTTP/1.1 connections.
+
 use super::*;
 use proptest::prelude::*;
 
@@ -69,7 +71,8 @@ fn bodies_of_known_length_and_in_chunks() {
     assert_eq!(found, [Event::Body(Bytes::from_static(b"cde")), Event::End]);
     connection.respond(204, &[], b"").unwrap();
     assert_eq!(output(&mut connection), "HTTP/1.1 204 No Content\r\n\r\n");
-    let chunked = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: Chunked\r\n\r\n3;x=y\r\nabc\r\n0A\r\n0123456789\r\n0\r\nT: v\r\n\r\n";
+    let chunked = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: Chunked\r\n\r\n\
+        3;x=y\r\nabc\r\n0A\r\n0123456789\r\n0\r\nT: v\r\n\r\n";
     let found = events(&mut connection, chunked);
     let bodies = [
         Event::Body(Bytes::from_static(b"abc")),
@@ -254,7 +257,8 @@ fn a_shutdown_lets_the_last_response_out() {
 proptest! {
     #[test]
     fn events_do_not_depend_on_how_bytes_are_cut(cuts in proptest::collection::vec(1usize..40, 1..20)) {
-        let bytes = b"\r\nPOST /a?b HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n5\r\ndefgh\r\n0\r\n\r\n";
+        let bytes = b"\r\nPOST /a?b HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n\
+            3\r\nabc\r\n5\r\ndefgh\r\n0\r\n\r\n";
         let mut connection = connection();
         let (mut body, mut position, mut ended) = (Vec::new(), 0, false);
         for cut in cuts.iter().cycle() {
