@@ -1,3 +1,4 @@
 //! Tests of whole gRPC connections.
 
 mod calls;
+mod peer;

@@ -158,6 +158,7 @@ pub struct Connection {
 
     encoder: Encoder,
     output: Vec<u8>,
+    last_data: Option<send::LastData>,
     /// Since when `output` holds something.
     output_since: Duration,
     /// Bytes of control frames in `output`.
@@ -205,6 +206,7 @@ impl Connection {
             pending: VecDeque::new(),
             encoder: Encoder::default(),
             output: Vec::new(),
+            last_data: None,
             output_since: now,
             control_bytes: 0,
             send: SendWindow::new(DEFAULT_WINDOW),
@@ -307,6 +309,7 @@ impl Connection {
     pub fn disconnect(&mut self) {
         self.end(CloseReason::Disconnected);
         self.output = Vec::new();
+        self.last_data = None;
     }
 
     /// Ends the connection at once with GOAWAY.

@@ -89,43 +89,72 @@ pub struct InvalidHuffman;
 
 /// Appends the decoded form of `encoded` to `out`; at most 8/5 of its length.
 pub fn decode(encoded: &[u8], out: &mut Vec<u8>) -> Result<(), InvalidHuffman> {
-    out.reserve(encoded.len() * 8 / 5 + 1);
-    let mut input = encoded.iter();
-    let mut bits = 0u64; // left-aligned
+    let start = out.len();
+    // Room for the longest result at once, so that the loop only stores.
+    out.resize(start + encoded.len() * 8 / 5 + 1, 0);
+    let length = decode_into(encoded, &mut out[start..]);
+    out.truncate(start + length.unwrap_or(0));
+    length.map(|_| ())
+}
+
+/// Decodes into a slice that is long enough; returns the length of the result.
+fn decode_into(encoded: &[u8], out: &mut [u8]) -> Result<usize, InvalidHuffman> {
+    let mut rest = encoded;
+    let mut bits = 0u64; // left-aligned, zeros behind
     let mut available = 0u32;
+    let mut position = 0;
     loop {
-        while available <= 56 {
-            let Some(byte) = input.next() else { break };
-            bits |= u64::from(*byte) << (56 - available);
-            available += 8;
+        if available < LONGEST as u32 {
+            (bits, available, rest) = refill(bits, available, rest);
         }
         if available == 0 {
-            return Ok(());
+            return Ok(position);
         }
         let (mut length, mut byte) = CODE.fast[(bits >> (64 - FAST_BITS)) as usize];
         if length == 0 {
-            let window = (bits >> 32) as u32;
-            let mut candidate = FAST_BITS as usize + 1;
-            while candidate < LONGEST && window >= CODE.first[candidate + 1] {
-                candidate += 1;
-            }
-            let index = (window - CODE.first[candidate]) >> (32 - candidate);
-            let index = u32::from(CODE.offset[candidate]) + index;
-            length = candidate as u8;
-            // Beyond the last byte lies the end-of-string symbol; whole in the input it is an error (RFC 7541 §5.2),
-            // and its beginning is the padding judged below.
-            match CODE.ordered.get(index as usize) {
-                Some(found) => byte = *found,
-                None => return padding(bits, available),
+            match long_code(bits) {
+                Some(found) => (length, byte) = found,
+                None => return padding(bits, available).map(|()| position),
             }
         }
         if u32::from(length) > available {
-            return padding(bits, available);
+            return padding(bits, available).map(|()| position);
         }
-        out.push(byte);
+        out[position] = byte;
+        position += 1;
         bits <<= length;
         available -= u32::from(length);
     }
+}
+
+/// Takes as many whole bytes of `rest` as fit.
+#[inline]
+fn refill(mut bits: u64, mut available: u32, mut rest: &[u8]) -> (u64, u32, &[u8]) {
+    if let Some(next) = rest.first_chunk::<8>() {
+        let bytes = (63 - available) / 8;
+        let kept = u64::from_be_bytes(*next) & (u64::MAX << (64 - 8 * bytes));
+        return (bits | kept >> available, available + 8 * bytes, &rest[bytes as usize..]);
+    }
+    while let Some((byte, tail)) = rest.split_first().filter(|_| available <= 56) {
+        bits |= u64::from(*byte) << (56 - available);
+        available += 8;
+        rest = tail;
+    }
+    (bits, available, rest)
+}
+
+/// A code longer than the table's nine bits. `None` for the end-of-string symbol: whole in the input it is an error
+/// (RFC 7541 §5.2), and its beginning is the padding that the caller judges.
+#[cold]
+fn long_code(bits: u64) -> Option<(u8, u8)> {
+    let window = (bits >> 32) as u32;
+    let mut length = FAST_BITS as usize + 1;
+    while length < LONGEST && window >= CODE.first[length + 1] {
+        length += 1;
+    }
+    let index = u32::from(CODE.offset[length]) + ((window - CODE.first[length]) >> (32 - length));
+    let byte = *CODE.ordered.get(index as usize)?;
+    Some((length as u8, byte))
 }
 
 /// What is left at the end must be fewer than eight bits, all ones.
