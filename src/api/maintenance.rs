@@ -23,14 +23,8 @@ pub(super) enum StatusFor {
     Status(Caller),
     /// `Cluster.MemberList`.
     Members(Caller),
-}
-
-impl StatusFor {
-    fn caller(&self) -> Caller {
-        match self {
-            StatusFor::Status(caller) | StatusFor::Members(caller) => *caller,
-        }
-    }
+    /// A plain HTTP request.
+    Http(super::http::Asked),
 }
 
 impl Api {
@@ -59,6 +53,7 @@ impl Api {
 
     pub(super) fn status_known(&mut self, net: &mut Net, want: StatusFor, status: &MemberStatus) {
         match want {
+            StatusFor::Http(asked) => self.http_status_known(net, asked, Ok(status)),
             StatusFor::Status(caller) => {
                 let response = self.status_response(status);
                 self.answer(net, caller, &response);
@@ -85,7 +80,10 @@ impl Api {
     }
 
     pub(super) fn status_unknown(&mut self, net: &mut Net, want: StatusFor, status: &Status) {
-        self.fail(net, want.caller(), status);
+        match want {
+            StatusFor::Status(caller) | StatusFor::Members(caller) => self.fail(net, caller, status),
+            StatusFor::Http(asked) => self.http_status_known(net, asked, Err(status)),
+        }
     }
 
     fn status_response(&self, status: &MemberStatus) -> StatusResponse {

@@ -6,6 +6,8 @@
 pub mod answer;
 pub mod error;
 mod hash;
+mod health;
+pub mod http;
 mod kv;
 mod lease;
 mod maintenance;

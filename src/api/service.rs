@@ -5,14 +5,16 @@
 
 use super::answer::Identity;
 use super::error;
+use super::http::Offer;
 use super::method::Method;
 use super::records::PageReads;
 use crate::grpc::{Code, Request as GrpcRequest, Status};
+use crate::http::http1;
 use crate::limits::API_MAILBOX_LANE;
 use crate::mvcc::index::Index;
 use crate::mvcc::readers::Readers;
 use crate::mvcc::view::View;
-use crate::net::{Call, Core, Net, PeerInfo, Service};
+use crate::net::{Call, Core, Exchange, Net, PeerInfo, Service};
 use crate::raft::messages::{Dropped, Reply, Request};
 use crate::reactor::mailbox::{Refused, Sender};
 use crate::reactor::serve::Notify;
@@ -43,6 +45,8 @@ pub struct Settings {
     pub request_timeout: Duration,
     /// Time between progress notifications of a watch.
     pub progress_interval: Duration,
+    /// What plain HTTP offers on each listener, by its number.
+    pub offers: Arc<[Offer]>,
 }
 
 /// A call and the key of its state.
@@ -412,6 +416,10 @@ impl Service for Api {
         if state.method == Method::Watch {
             self.watch_writable(net, caller);
         }
+    }
+
+    fn http_request(&mut self, net: &mut Net, exchange: Exchange, request: http1::Request, _body: Vec<u8>) {
+        self.http(net, exchange, &request);
     }
 
     fn turn_end(&mut self, net: &mut Net) {

@@ -9,6 +9,7 @@
 
 mod config;
 pub mod connection;
+pub mod date;
 mod flow;
 pub mod frame;
 pub mod fuzz;

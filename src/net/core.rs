@@ -25,6 +25,20 @@ pub struct Options {
     pub max_body: u64,
     /// Connections that the core takes; more are closed at once.
     pub connections: usize,
+    /// What is spoken on each listener, by its number; on further ones everything.
+    pub listeners: Arc<[Speaks]>,
+}
+
+/// What the peers of a listener may speak.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Speaks {
+    /// HTTP/2 with gRPC, and HTTP/1.1: the first bytes tell.
+    #[default]
+    Both,
+    /// gRPC; who begins with something else is disconnected.
+    Grpc,
+    /// HTTP/1.1; HTTP/2 is refused in its words.
+    Http1,
 }
 
 /// The connections and the service of the calling serve core. Clones are the same.

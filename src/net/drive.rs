@@ -1,5 +1,6 @@
 //! One connection's part of a turn: bytes in, events to the service, output to the socket.
 
+use super::core::Speaks;
 use super::peer::{Call, Net, Peer, Slot, Writing};
 use super::protocol::{Http1, Protocol};
 use super::service::Service;
@@ -33,10 +34,16 @@ impl Net {
             Protocol::Http1(http1) => http1.connection.receive(&bytes, now),
             Protocol::Unknown(seen) => {
                 seen.extend_from_slice(&bytes);
-                match http::sniff(seen) {
-                    Sniffed::More => return,
-                    Sniffed::Http1 => self.begin_http1(slot, now),
-                    Sniffed::Http2 => self.begin_http2(slot, now),
+                let sniffed = http::sniff(seen);
+                let listener = self.peers[slot].info.listener;
+                match (
+                    self.options.listeners.get(listener).copied().unwrap_or_default(),
+                    sniffed,
+                ) {
+                    (_, Sniffed::More) => return,
+                    (Speaks::Grpc, Sniffed::Http1) => return self.disconnect(service, slot),
+                    (Speaks::Http1, _) | (Speaks::Both, Sniffed::Http1) => self.begin_http1(slot, now),
+                    (Speaks::Grpc | Speaks::Both, Sniffed::Http2) => self.begin_http2(slot, now),
                 }
             }
         }

@@ -6,7 +6,7 @@
 //! service hears [`Service::turn_end`] and every marked connection is flushed in one send. A peer that does not read
 //! blocks only itself: what it leaves unsent is bounded by `http`, and reading from it stops.
 //!
-//! The protocol is told by the first bytes: HTTP/2 goes to gRPC, anything else to HTTP/1.1.
+//! The protocol is told by the first bytes: HTTP/2 goes to gRPC, anything else to HTTP/1.1, as far as the listener allows.
 
 mod core;
 mod drive;
@@ -15,7 +15,7 @@ mod peer;
 mod protocol;
 mod service;
 
-pub use self::core::{Core, Options};
+pub use self::core::{Core, Options, Speaks};
 pub use exchange::Exchange;
 pub use peer::{Call, ConnectionKey, Net, PeerInfo, Statistics};
 pub use service::Service;

@@ -209,6 +209,7 @@ fn listen(config: &Config) -> Result<Vec<ListenSocket>, ServerError> {
         ("listen-metrics-urls", &config.listen_metrics_urls),
     ];
     let mut sockets = Vec::new();
+    // Their order is that of `listener_kinds`.
     for (flag, urls) in lists {
         for url in urls {
             let address = url
@@ -218,6 +219,25 @@ fn listen(config: &Config) -> Result<Vec<ListenSocket>, ServerError> {
         }
     }
     Ok(sockets)
+}
+
+/// What is spoken and offered on each listener, in the order in which `listen` binds them.
+fn listener_kinds(config: &Config) -> Vec<(net::Speaks, api::http::Offer)> {
+    use api::http::Offer;
+    use net::Speaks;
+    let client = match config.listen_client_http_urls.is_empty() {
+        true => Speaks::Both,
+        false => Speaks::Grpc,
+    };
+    let lists = [
+        (&config.listen_client_urls, (client, Offer::Client)),
+        (&config.listen_client_http_urls, (Speaks::Http1, Offer::Client)),
+        (&config.listen_metrics_urls, (Speaks::Http1, Offer::Metrics)),
+    ];
+    lists
+        .iter()
+        .flat_map(|(urls, kind)| urls.iter().map(|_| *kind))
+        .collect()
 }
 
 /// Takes the data directory for this process alone, until the file is closed.
@@ -520,6 +540,7 @@ fn settings(config: &Config) -> Settings {
         storage_version: CLUSTER_VERSION,
         request_timeout: Duration::from_secs(5) + 2 * config.election_timeout,
         progress_interval: config.progress_interval,
+        offers: listener_kinds(config).into_iter().map(|(_, offer)| offer).collect(),
     }
 }
 
@@ -546,5 +567,6 @@ fn net_options(config: &Config) -> net::Options {
         grpc: Arc::new(grpc),
         max_body: max_message as u64,
         connections: CONNECTIONS_PER_CORE,
+        listeners: listener_kinds(config).into_iter().map(|(speaks, _)| speaks).collect(),
     }
 }

@@ -1,6 +1,7 @@
 //! HTTP/1.1 on the port of gRPC.
 
 use super::*;
+use crate::net::Speaks;
 
 /// Sends `request`, ends the sending side if `half_close`, and reads to the end.
 fn exchange(server: &Server, request: &str, half_close: bool) -> String {
@@ -56,4 +57,24 @@ fn the_service_learns_that_an_http1_peer_is_gone() {
     }
     server.stop_now();
     drop(socket);
+}
+
+#[test]
+fn a_listener_for_one_protocol_speaks_no_other() {
+    let speaking = |speaks| {
+        Server::start(Options {
+            listeners: Arc::new([speaks]),
+            ..options()
+        })
+    };
+    let grpc = speaking(Speaks::Grpc);
+    assert_eq!(exchange(&grpc, "GET /echo HTTP/1.1\r\nHost: x\r\n\r\n", false), "");
+    with_client(&grpc, |client| async move { drop(client) });
+    grpc.stop();
+    let http1 = speaking(Speaks::Http1);
+    let preface = exchange(&http1, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", true);
+    assert!(preface.starts_with("HTTP/1.1 505"), "{preface}");
+    let answer = exchange(&http1, "GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n", true);
+    assert!(answer.starts_with("HTTP/1.1 404"), "{answer}");
+    http1.stop();
 }

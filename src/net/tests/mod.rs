@@ -167,6 +167,7 @@ fn options() -> Options {
         }),
         max_body: 1000,
         connections: 64,
+        listeners: Arc::new([]),
     }
 }
 
