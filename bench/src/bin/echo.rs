@@ -73,6 +73,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }),
         max_body: 1 << 20,
         connections: 10_000,
+        listeners: std::sync::Arc::new([]),
     };
     let name = "serve-0".to_string();
     let core = ServeCore::start(CoreOptions { name, cpus }, move || async move {
