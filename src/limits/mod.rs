@@ -296,3 +296,8 @@ pub const SHUTDOWN_CORE: std::time::Duration = std::time::Duration::from_secs(8)
 pub const SHUTDOWN_LOG: std::time::Duration = std::time::Duration::from_secs(20);
 
 const _: () = assert!(ANSWER_MAILBOX >= PROPOSALS_PENDING_MAX);
+
+/// A reader that holds a state of the page store longer than this is ended.
+pub const PIN_AGE_MAX: std::time::Duration = std::time::Duration::from_secs(600);
+/// A reader that keeps more than this of the page file from being reused is ended.
+pub const PIN_BYTES_MAX: u64 = 4 << 30;

@@ -6,7 +6,9 @@
 
 use super::storage::Position;
 use crate::io::disk::{Completion, Disk};
-use crate::limits::{CHECKPOINT_DIRTY_BYTES, CHECKPOINT_INTERVAL, CHECKPOINT_REMOVED_MAX, CHECKPOINT_RETRY};
+use crate::limits::{
+    CHECKPOINT_DIRTY_BYTES, CHECKPOINT_INTERVAL, CHECKPOINT_REMOVED_MAX, CHECKPOINT_RETRY, PIN_AGE_MAX, PIN_BYTES_MAX,
+};
 use crate::mvcc::revision::Revision;
 use crate::mvcc::window::WindowView;
 use crate::pages::{
@@ -200,11 +202,26 @@ impl Checkpoints {
         self.given_up = None;
         self.remaining = commit.remaining_deletes;
         self.last_at = now;
+        self.expire_pins(now);
         let position = self.running.take().expect("a checkpoint was running");
         Event::Committed(Committed {
             root: commit.root,
             position,
         })
+    }
+
+    /// Readers that hold an old state for too long, or too much of the file by it, are ended (DESIGN 12 (8)).
+    fn expire_pins(&mut self, now: Duration) {
+        for pin in self.store.pins(now.as_millis() as u64) {
+            if pin.age_ms > PIN_AGE_MAX.as_millis() as u64 || pin.held_bytes > PIN_BYTES_MAX {
+                tracing::warn!(
+                    age_ms = pin.age_ms,
+                    held_bytes = pin.held_bytes,
+                    "ended reads of an old state"
+                );
+                self.store.expire(pin.generation);
+            }
+        }
     }
 
     fn aborted(&mut self, reason: Aborted, now: Duration) -> Event {

@@ -298,6 +298,8 @@ impl LogCore {
     fn tick(&mut self, now: Duration) {
         while self.next_tick <= now {
             self.replica.node().tick();
+            // Old views and tree nodes go also while nothing is written.
+            self.state.collect();
             // A clock that jumped is not made up for tick by tick.
             self.next_tick = if self.next_tick + 10 * self.options.tick < now {
                 now

@@ -136,6 +136,11 @@ impl State {
         (self.applied_index, self.applied_term) = (index, term);
     }
 
+    /// Frees some of what readers have let go of. True when there is more.
+    pub fn collect(&mut self) -> bool {
+        self.index.collect()
+    }
+
     /// Makes everything applied so far visible to readers, together with the page store's newest root, and returns the
     /// view: a clone is what goes out with the outcomes of the batch.
     ///
