@@ -1,7 +1,7 @@
 //! The load: one thread, a fixed number of calls in flight, `poll` over the connections.
 //!
-//! Closed loop: a call that ends is followed by the next on the same connection. Latency is from the moment a call is handed to
-//! the socket to the moment its trailers were read from it.
+//! Closed loop: a call that ends is followed by the next on the same connection. Latency is from the moment a call is
+//! made, just before it goes to the socket, to the moment its trailers were read from it.
 
 mod connection;
 pub mod process;

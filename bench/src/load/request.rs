@@ -1,8 +1,8 @@
 //! A call as it goes on the wire, made once: to send it again costs a copy and a few patched bytes.
 //!
-//! The header block is HPACK by hand (RFC 7541 §6). The first call of a connection puts its fields into the server's dynamic
-//! table, as real clients do, and every later call names them by index. A server that announces a smaller table gets
-//! the fields as literals each time.
+//! The header block is HPACK by hand (RFC 7541 §6). The first call of a connection puts its fields into the server's
+//! dynamic table, as real clients do, and every later call names them by index. A server that announces a smaller table
+//! gets the fields as literals each time.
 
 use prost::Message;
 use ringd::http::frame::{FrameHeader, HEADER_LENGTH, flag, kind};
@@ -210,6 +210,7 @@ mod tests {
         for table in [4096, 0] {
             let templates = Template::pair(Operation::Put, 256, "127.0.0.1:2379", table);
             let mut decoder = Decoder::new(table as usize);
+            let mut list = HeaderList::new(4096);
             for (number, template) in [&templates[0], &templates[1], &templates[1]].into_iter().enumerate() {
                 let stream = 2 * number as u32 + 1;
                 let mut out = b"before".to_vec();
@@ -224,7 +225,6 @@ mod tests {
                 assert_eq!((frames[1].0.kind, frames[1].0.flags), (kind::DATA, flag::END_STREAM));
                 assert!(frames.iter().all(|(header, _)| header.stream == stream));
                 assert_eq!(frames[1].1.len(), template.flow_length());
-                let mut list = HeaderList::new(4096);
                 decoder.decode(frames[0].1, &mut list).unwrap();
                 assert_eq!((list.method(), list.scheme()), (&b"POST"[..], &b"http"[..]));
                 assert_eq!(list.path(), b"/etcdserverpb.KV/Put");
