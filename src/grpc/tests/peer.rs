@@ -12,8 +12,8 @@ use super::calls::framed;
 use crate::grpc::{CallId, Code, Config, Connection, Event, Status};
 use crate::http as transport;
 
-/// Serves `/t.S/Unary` (reverses its message), `/t.S/Echo` (each message of a stream), `/t.S/Count` (a stream of as many
-/// messages as asked for) until the pipe ends.
+/// Serves `/t.S/Unary` (reverses its message), `/t.S/Echo` (each message of a stream), `/t.S/Count` (a stream of as
+/// many messages as asked for) until the pipe ends.
 async fn serve(mut pipe: DuplexStream) {
     let now = Duration::from_secs(1);
     let http = transport::Connection::new(Arc::new(transport::Config::default()), now);
