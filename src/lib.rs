@@ -1,7 +1,7 @@
 //! ringd: an etcd v3 server built as a thread-per-core io_uring storage server.
 //!
-//! The modules are rooms, and a room may use only rooms above it; `tests/architecture.rs` holds their order and the exact
-//! edges. `ARCHITECTURE.md` describes the house.
+//! The modules are rooms, and a room may use only rooms above it; `tests/architecture.rs` holds their order and the
+//! exact edges. `ARCHITECTURE.md` describes the house.
 
 pub mod api;
 pub mod bbolt;

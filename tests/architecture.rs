@@ -1,5 +1,5 @@
-//! The layout of the house as a test: which room may use which (DESIGN 2), where `unsafe` may stand, where glommio may be
-//! named. Reads the sources; fails with file and line.
+//! The layout of the house as a test: which room may use which (DESIGN 2), where `unsafe` may stand, where glommio may
+//! be named. Reads the sources; fails with file and line.
 
 mod sources;
 

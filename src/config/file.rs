@@ -1,7 +1,7 @@
 //! The config file: YAML (or JSON, which YAML contains) with the flags' names as keys.
 //!
-//! Durations are whole nanoseconds there, and the security blocks are nested (`etcd-surface` 3.1). A file replaces flags
-//! and environment.
+//! Durations are whole nanoseconds there, and the security blocks are nested (`etcd-surface` 3.1). A file replaces
+//! flags and environment.
 
 use super::ConfigError;
 use super::flags::{self, Kind};

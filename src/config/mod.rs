@@ -1,7 +1,7 @@
 //! Flags, `ETCD_*` environment, YAML file and feature gates as one struct with etcd's names and defaults.
 //!
-//! Promises: every flag of etcd 3.7 is known; one whose being ignored would weaken security or change membership refuses
-//! the start; every error names the flag. Knows nothing of the rest of the server.
+//! Promises: every flag of etcd 3.7 is known; one whose being ignored would weaken security or change membership
+//! refuses the start; every error names the flag. Knows nothing of the rest of the server.
 
 pub mod file;
 pub mod flags;

@@ -1,8 +1,8 @@
 //! From the command line, the environment and the config file to one text per flag, and what must be said about it.
 //!
 //! Precedence is etcd's: a config file alone when one is named; else flag, `ETCD_*` variable, default (`etcd-surface`
-//! 3.1). Command line syntax is Go's: one or two dashes, `-x v` or `-x=v`, a boolean's value only after `=`, the last of
-//! a repeated flag wins.
+//! 3.1). Command line syntax is Go's: one or two dashes, `-x v` or `-x=v`, a boolean's value only after `=`, the last
+//! of a repeated flag wins.
 
 use super::flags::{self, EXPERIMENTAL, FLAGS, Flag, GATES, Handling, IGNORED, Kind};
 use super::{ConfigError, values};
@@ -321,7 +321,7 @@ mod tests {
         )
         .unwrap();
         assert_eq!(texts.get("watch-progress-notify-interval"), "5s");
-        assert_eq!(texts.gates["InitialCorruptCheck"], true);
+        assert!(texts.gates["InitialCorruptCheck"]);
         assert!(
             start(&["--feature-gates=Nope=true"], &[])
                 .unwrap_err()

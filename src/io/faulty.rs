@@ -195,8 +195,8 @@ impl FaultyDisk {
         disk
     }
 
-    /// A power cut: unsynced sectors and names are kept or lost as the seed decides, nothing is open, nothing in flight.
-    /// Faults, capacity, delays and records stay.
+    /// A power cut: unsynced sectors and names are kept or lost as the seed decides, nothing is open, nothing in
+    /// flight. Faults, capacity, delays and records stay.
     pub fn power_cut(&mut self, seed: u64) {
         self.random = Random::new(seed);
         self.abandon_in_flight();

@@ -2,9 +2,9 @@
 //!
 //! The medium holds what is durable and, apart from it and in order, every change that is not. A sync folds the changes
 //! it covers into what is durable. At a power cut each sector (512 bytes) of each unsynced change is kept or lost:
-//! all, none, a prefix of the changes with the last one torn, whole changes at random, or sectors at random; so unsynced
-//! writes are dropped, torn and reordered. A sector itself is never a mixture of old and new bytes. Names that were
-//! created, renamed or removed since their directory was synced are kept or lost likewise, a rename as a whole.
+//! all, none, a prefix of the changes with the last one torn, whole changes at random, or sectors at random; so
+//! unsynced writes are dropped, torn and reordered. A sector itself is never a mixture of old and new bytes. Names that
+//! were created, renamed or removed since their directory was synced are kept or lost likewise, a rename as a whole.
 
 use super::volume::{Contents, Inode, InodeId, ROOT};
 use std::collections::{BTreeMap, BTreeSet};

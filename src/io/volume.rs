@@ -142,7 +142,8 @@ fn is_zero(bytes: &[u8]) -> bool {
     bytes.iter().all(|&byte| byte == 0)
 }
 
-/// Cuts `offset..offset + length` at block boundaries: calls with the block, the offset within it, and the piece's range.
+/// Cuts `offset..offset + length` at block boundaries: calls with the block, the offset within it, and the piece's
+/// range.
 fn for_each_piece(offset: u64, length: usize, mut visit: impl FnMut(u64, usize, std::ops::Range<usize>)) {
     let mut done = 0;
     while done < length {

@@ -60,7 +60,8 @@ pub const MAX_TXN_LEVELS: usize = 256;
 
 /// Keys that one slice of an index read looks at before it stops with the key to go on from: under 1 ms of work.
 pub const INDEX_SLICE_ENTRIES: usize = 4096;
-/// Pieces of retired index memory that the writer frees with a publication, if the batch did not retire more: some 50 µs.
+/// Pieces of retired index memory that the writer frees with a publication, if the batch did not retire more: some 50
+/// µs.
 pub const INDEX_FREE_PIECES: usize = 1024;
 // --- http: what one connection may make the server hold or do ---------------------------------------------------
 

@@ -1,8 +1,8 @@
 //! Which revisions are being read in slices, core by core.
 //!
-//! A read that yields seeks again in a newer root, from which a compaction may have pruned what it still needs. So a core
-//! publishes the lowest revision among its running reads, and the removal part of a compaction begins only when every
-//! core's is high enough (DESIGN 12 (10)). One word per core, written by that core alone, read by the log core.
+//! A read that yields seeks again in a newer root, from which a compaction may have pruned what it still needs. So a
+//! core publishes the lowest revision among its running reads, and the removal part of a compaction begins only when
+//! every core's is high enough (DESIGN 12 (10)). One word per core, written by that core alone, read by the log core.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};

@@ -125,8 +125,8 @@ impl<S: Service> Core<S> {
         serve::spawn(self.clone().read(key, stream, resume));
     }
 
-    /// Ends all connections: tells the service and the peers, waits at most `bound` for calls to end, and closes what is
-    /// left. Connections no longer accepted are not this core's business: stop the acceptor first.
+    /// Ends all connections: tells the service and the peers, waits at most `bound` for calls to end, and closes what
+    /// is left. Connections no longer accepted are not this core's business: stop the acceptor first.
     pub async fn shutdown(&self, bound: Duration) {
         self.with(|service, net| {
             service.shutting_down(net);

@@ -73,8 +73,8 @@ impl Net {
         peer.protocol = Protocol::Grpc(Box::new(grpc));
     }
 
-    /// Hands events to the service, so many that the other connections have their turn soon; the rest follows in the next
-    /// turn. Whether there were any.
+    /// Hands events to the service, so many that the other connections have their turn soon; the rest follows in the
+    /// next turn. Whether there were any.
     fn pump<S: Service>(&mut self, service: &mut S, slot: usize) -> bool {
         for count in 0..limits::NET_EVENTS_PER_TURN {
             if !self.next_event(service, slot) {
@@ -149,8 +149,8 @@ impl Net {
         Some(self.peers[slot].slot(id)?.tag)
     }
 
-    /// Sends what a marked connection has to send, as far as the socket takes it. Sets `any_events` if room that came up
-    /// made the service do something.
+    /// Sends what a marked connection has to send, as far as the socket takes it. Sets `any_events` if room that came
+    /// up made the service do something.
     pub(super) fn flush<S: Service>(&mut self, service: &mut S, slot: usize, any_events: &mut bool) -> Flushed {
         let mut sent = 0;
         loop {

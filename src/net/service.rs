@@ -7,8 +7,9 @@ use crate::http::http1;
 use bytes::Bytes;
 use std::time::Duration;
 
-/// The services of one serve core. Every method is called on that core and must not block it; answers go out through the
-/// [`Net`] that is passed along, now or in any later call, until the call is finished or [`cancelled`](Self::cancelled).
+/// The services of one serve core. Every method is called on that core and must not block it; answers go out through
+/// the [`Net`] that is passed along, now or in any later call, until the call is finished or
+/// [`cancelled`](Self::cancelled).
 pub trait Service: 'static {
     /// What is kept of a call's path and metadata.
     type Head;
@@ -16,12 +17,12 @@ pub trait Service: 'static {
     /// Looks at the header list of a call that begins, which is gone afterwards.
     fn head(&mut self, request: &Request<'_>, peer: &PeerInfo) -> Self::Head;
 
-    /// A call began. What is returned comes back with every later event of the call: a key into a table of the service's.
-    /// With a `timeout` the call is cancelled by itself, at most a tick of `limits::NET_TICK` late.
+    /// A call began. What is returned comes back with every later event of the call: a key into a table of the
+    /// service's. With a `timeout` the call is cancelled by itself, at most a tick of `limits::NET_TICK` late.
     fn started(&mut self, net: &mut Net, call: Call, head: Self::Head, timeout: Option<Duration>) -> u64;
 
-    /// A message came. With `last` the caller has sent all it had to, and `half_closed` is not called. The bytes may share
-    /// a receive buffer of the core: copy them to keep them for long.
+    /// A message came. With `last` the caller has sent all it had to, and `half_closed` is not called. The bytes may
+    /// share a receive buffer of the core: copy them to keep them for long.
     fn message(&mut self, net: &mut Net, call: Call, tag: u64, message: Bytes, last: bool);
 
     /// The caller has sent all it had to.

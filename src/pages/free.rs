@@ -205,8 +205,8 @@ impl FreeSpace {
     }
 
     /// Makes pages available that are neither in a meta on disk nor in a live root: looks at up to `budget` runs from
-    /// the cursor on. `older` is the generation of the older meta, `live` those of the live roots but the newest. Whether
-    /// all were looked at.
+    /// the cursor on. `older` is the generation of the older meta, `live` those of the live roots but the newest.
+    /// Whether all were looked at.
     pub fn reclaim(&mut self, cursor: &mut Cursor, older: u64, live: &[u64], budget: usize) -> bool {
         for _ in 0..budget {
             let Some(batch) = self

@@ -131,7 +131,9 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
         #[test]
-        fn a_changed_file_does_no_harm(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6)) {
+        fn a_changed_file_does_no_harm(
+            changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+        ) {
             static WHOLE: std::sync::LazyLock<Vec<u8>> = std::sync::LazyLock::new(a_file);
             let mut changed = WHOLE.clone();
             for (at, byte) in changes {

@@ -1,8 +1,8 @@
 //! The generated protobuf types: the API's, the log's and the peers'.
 //!
 //! The texts are in `proto/`, ours, with the packages, names and numbers of etcd's API (`etcd-surface` 1.2 and 6.6).
-//! Every `bytes` field is a [`bytes::Bytes`], so that a message decoded from a `Bytes` shares its memory. prost is built
-//! without its recursion limit: whoever decodes a request bounds its depth first (`state::validate`).
+//! Every `bytes` field is a [`bytes::Bytes`], so that a message decoded from a `Bytes` shares its memory. prost is
+//! built without its recursion limit: whoever decodes a request bounds its depth first (`state::validate`).
 
 #![allow(missing_docs, clippy::doc_lazy_continuation, clippy::large_enum_variant)]
 

@@ -1,7 +1,7 @@
 //! Applying committed entries: decode, fetch what decides, run on the state, answer who waits.
 //!
-//! In slices: an entry may stop on its budget and go on in the next turn, and an entry whose deciding records are not in
-//! memory waits for them, while everything else goes on (DESIGN 12 (18)). A view is published per batch, before its
+//! In slices: an entry may stop on its budget and go on in the next turn, and an entry whose deciding records are not
+//! in memory waits for them, while everything else goes on (DESIGN 12 (18)). A view is published per batch, before its
 //! answers leave.
 
 use super::core::{Fatal, LogCore};

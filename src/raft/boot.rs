@@ -1,7 +1,7 @@
 //! Starting a log core: page store, index, log, and the replay of what the page store lacks.
 //!
-//! Blocking: nothing is served before this is over. Rules of the start (DESIGN 12 (1), issue's refusals): what is read is
-//! made durable again before raft sees it; a log without our page file, or etcd's own data, is refused untouched.
+//! Blocking: nothing is served before this is over. Rules of the start (DESIGN 12 (1), issue's refusals): what is read
+//! is made durable again before raft sees it; a log without our page file, or etcd's own data, is refused untouched.
 
 use super::checkpoint::Checkpoints;
 use super::core::{Fatal, LogCore, Options};
@@ -77,8 +77,8 @@ pub enum BootError {
     },
     /// There is a log but no page file.
     #[error(
-        "{wal} holds a write-ahead log but {pages} is missing: it is etcd's directory, or the page file was lost; ringd \
-         leaves it untouched: choose another --data-dir, or restore the file"
+        "{wal} holds a write-ahead log but {pages} is missing: it is etcd's directory, or the page file was lost; \
+         ringd leaves it untouched: choose another --data-dir, or restore the file"
     )]
     LogWithoutPages {
         /// The log's directory.

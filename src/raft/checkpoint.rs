@@ -173,7 +173,7 @@ impl Checkpoints {
             trees
                 .entry(update.tree)
                 .or_default()
-                .insert(update.key.clone().into(), value);
+                .insert(update.key.clone(), value);
         }
         self.running = Some(Position {
             index: changes.applied_index,

@@ -1,8 +1,8 @@
 //! The log core: the one writer. Proposals in, durable log, apply, published views and answers out.
 //!
 //! Sans-IO: `handle` takes a request, `turn` does what can be done now, `completed` takes the end of a disk operation,
-//! `deadline` says when to come again. Driven by a plain loop on a real ring in `server`, and by the simulator. It never
-//! waits: a slow disk, a large entry or a checkpoint holds nobody else up.
+//! `deadline` says when to come again. Driven by a plain loop on a real ring in `server`, and by the simulator. It
+//! never waits: a slow disk, a large entry or a checkpoint holds nobody else up.
 
 use super::apply::Applier;
 use super::checkpoint::{Checkpoints, Event};

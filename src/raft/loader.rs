@@ -153,8 +153,8 @@ pub fn fields<'a>(record: &crate::pages::RecordView<'a>) -> KeyValueView<'a> {
 }
 
 impl Loader {
-    /// Keys of up to `budget` records of `root` from `from` through main revision `through`, and the first revision that
-    /// was not looked at. `None` while a page is being read: call again with the same arguments.
+    /// Keys of up to `budget` records of `root` from `from` through main revision `through`, and the first revision
+    /// that was not looked at. `None` while a page is being read: call again with the same arguments.
     pub fn keys<D: Disk + ?Sized>(
         &mut self,
         disk: &mut D,

@@ -1,7 +1,7 @@
 //! What serve cores ask of the log core, and what it answers.
 //!
-//! A token is the asker's own and comes back with the one answer to its request. Requests of one core are taken in order;
-//! answers come when they are known, so not in order.
+//! A token is the asker's own and comes back with the one answer to its request. Requests of one core are taken in
+//! order; answers come when they are known, so not in order.
 
 use crate::mvcc::view::View;
 use crate::proto::etcdserverpb::{AlarmMember, AlarmType};

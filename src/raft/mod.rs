@@ -1,8 +1,8 @@
 //! The node loop around raft-rs and the log core: propose, persist, apply, answer.
 //!
-//! `node` is raft-rs behind a small interface, `replica` a node with its durable log, `core` the log core: replica, state
-//! machine and checkpoints together. All of it is sans-IO and runs in the simulator as it ships. `messages` is what serve
-//! cores and the log core say to each other.
+//! `node` is raft-rs behind a small interface, `replica` a node with its durable log, `core` the log core: replica,
+//! state machine and checkpoints together. All of it is sans-IO and runs in the simulator as it ships. `messages` is
+//! what serve cores and the log core say to each other.
 
 mod apply;
 pub mod boot;

@@ -108,8 +108,8 @@ impl Node {
         })
     }
 
-    /// The next batch to persist. Call until `None`; the batches must be persisted in this order, and `persisted` called
-    /// for each. Messages to other members are dropped: there are none with a single voter.
+    /// The next batch to persist. Call until `None`; the batches must be persisted in this order, and `persisted`
+    /// called for each. Messages to other members are dropped: there are none with a single voter.
     pub fn next_batch(&mut self) -> Option<Batch> {
         if !self.raw.has_ready() {
             return None;

@@ -1,9 +1,9 @@
-//! A raft node whose log is durable: the node's batches go through the write-ahead log, and raft hears of them when they
-//! are on the medium.
+//! A raft node whose log is durable: the node's batches go through the write-ahead log, and raft hears of them when
+//! they are on the medium.
 //!
-//! Sans-IO: driven by `pump` and `completed` over any `Disk`. Promises: batches become durable in raft's order; an entry
-//! comes out of `next_committed` only when it is committed and durable here; a commit index alone never costs a write
-//! of its own, it rides with the next batch (or with `save_commit`, before a checkpoint: DESIGN 12 (5)).
+//! Sans-IO: driven by `pump` and `completed` over any `Disk`. Promises: batches become durable in raft's order; an
+//! entry comes out of `next_committed` only when it is committed and durable here; a commit index alone never costs a
+//! write of its own, it rides with the next batch (or with `save_commit`, before a checkpoint: DESIGN 12 (5)).
 
 use super::node::{Node, Options};
 use super::storage::{LogStorage, Position};

@@ -1,8 +1,8 @@
 //! The raft log as raft-rs reads it: the entries after the last released index, in memory.
 //!
-//! Every entry here is also in the write-ahead log, or in the batch on its way there; `wal` is the durable copy, this is
-//! the readable one. Released entries are those that the state machine and every follower no longer need. One owner, the
-//! log core. Reads cost O(1) per entry.
+//! Every entry here is also in the write-ahead log, or in the batch on its way there; `wal` is the durable copy, this
+//! is the readable one. Released entries are those that the state machine and every follower no longer need. One owner,
+//! the log core. Reads cost O(1) per entry.
 
 use raft::eraftpb::{ConfState, Entry, HardState, Snapshot};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};

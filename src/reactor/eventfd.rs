@@ -35,7 +35,8 @@ impl EventFd {
         }
     }
 
-    /// Waits until it was signalled, at most `timeout` (no bound if `None`), and takes the signals. Whether there were any.
+    /// Waits until it was signalled, at most `timeout` (no bound if `None`), and takes the signals. Whether there were
+    /// any.
     pub(super) fn wait(&self, timeout: Option<Duration>) -> bool {
         let mut poll = libc::pollfd {
             fd: self.0.as_raw_fd(),
@@ -55,7 +56,8 @@ impl EventFd {
             return false;
         }
         let mut count = [0u8; 8];
-        // SAFETY: `count` has the eight bytes that an eventfd read fills. It doesn't block: this thread is the only reader.
+        // SAFETY: `count` has the eight bytes that an eventfd read fills. It doesn't block: this thread is the only
+        // reader.
         let read = unsafe { libc::read(self.0.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
         read == 8
     }

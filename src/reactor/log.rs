@@ -1,7 +1,7 @@
 //! The log core's reactor: one thread, one disk, one wait.
 //!
-//! A turn of its loop drains mailboxes, takes completions, does the work, and calls [`LogReactor::wait`], which sleeps for
-//! disk completions, the doorbell and a time-out together. Nothing spins and no socket is ever touched here.
+//! A turn of its loop drains mailboxes, takes completions, does the work, and calls [`LogReactor::wait`], which sleeps
+//! for disk completions, the doorbell and a time-out together. Nothing spins and no socket is ever touched here.
 
 use super::disk::{DiskOptions, RingDisk, ThreadDisk, WriteMethod};
 use super::{Doorbell, stall};
@@ -99,9 +99,9 @@ impl LogReactor {
         &mut self.disk
     }
 
-    /// Ends the turn: sleeps until a disk operation completes, the bell rings, or `until` has passed (never, if `None`).
-    /// Returns at once if a completion is ready, or if `has_work`, asked after the bell was armed, finds a message. May
-    /// return without a reason.
+    /// Ends the turn: sleeps until a disk operation completes, the bell rings, or `until` has passed (never, if
+    /// `None`). Returns at once if a completion is ready, or if `has_work`, asked after the bell was armed, finds a
+    /// message. May return without a reason.
     pub fn wait(&mut self, until: Option<Duration>, has_work: impl FnOnce() -> bool) {
         stall::report(self.turn_began.elapsed(), &"a turn of the log core to end");
         self.disk.park(until, has_work);

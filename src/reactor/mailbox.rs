@@ -1,9 +1,9 @@
 //! A mailbox: the bounded way from one core to another, in lanes, with reservations.
 //!
-//! One mailbox joins one sending core to one receiving core. Nothing blocks: a full lane gives the message back, and the
-//! sender's own bell rings when there is room again. Within a lane order is kept; the receiver empties lane 0 first, so raft
-//! traffic never queues behind clients' requests. A `Place` is room set aside for an answer before the question is taken,
-//! so that answering can't fail.
+//! One mailbox joins one sending core to one receiving core. Nothing blocks: a full lane gives the message back, and
+//! the sender's own bell rings when there is room again. Within a lane order is kept; the receiver empties lane 0
+//! first, so raft traffic never queues behind clients' requests. A `Place` is room set aside for an answer before the
+//! question is taken, so that answering can't fail.
 //!
 //! `push` only makes a message visible; `ring` wakes the receiver. A turn that answers many pushes all and rings once.
 
@@ -67,8 +67,8 @@ pub struct Receiver<T, const LANES: usize> {
     check_every: usize,
 }
 
-/// A mailbox with one lane per capacity (powers of two), most urgent first. `receiver_bell` wakes the receiving core on new
-/// messages, `sender_bell` the sending core when a full lane has room again.
+/// A mailbox with one lane per capacity (powers of two), most urgent first. `receiver_bell` wakes the receiving core on
+/// new messages, `sender_bell` the sending core when a full lane has room again.
 pub fn mailbox<T: Send, const LANES: usize>(
     capacities: [usize; LANES],
     receiver_bell: &Doorbell,

@@ -1,9 +1,9 @@
 //! Which thread runs where: the CPUs this process may use, and what each of them is for.
 //!
-//! Usable are the CPUs of the process's affinity mask (so `taskset` and cpusets are respected), as many as the cgroup's CPU
-//! quota pays for. Threads are pinned one to a CPU when the CPUs are this process's own by all signs: the whole mask is
-//! used, or `--cores` was given. Under a quota below the mask they float, because every container of the machine would pin
-//! itself to the same first CPUs.
+//! Usable are the CPUs of the process's affinity mask (so `taskset` and cpusets are respected), as many as the cgroup's
+//! CPU quota pays for. Threads are pinned one to a CPU when the CPUs are this process's own by all signs: the whole
+//! mask is used, or `--cores` was given. Under a quota below the mask they float, because every container of the
+//! machine would pin itself to the same first CPUs.
 
 use super::ring;
 use std::fmt;
@@ -49,8 +49,8 @@ impl CpuSet {
             .collect()
     }
 
-    /// Confines the calling thread, the threads it starts and the kernel's io_uring workers of it to the set. Failing is
-    /// harmless and only logged.
+    /// Confines the calling thread, the threads it starts and the kernel's io_uring workers of it to the set. Failing
+    /// is harmless and only logged.
     pub fn pin_this_thread(&self) {
         // SAFETY: the pointer and the size describe the set; 0 is the calling thread.
         if unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &self.0) } != 0 {

@@ -8,8 +8,8 @@ pub struct Termination {
 }
 
 impl Termination {
-    /// Holds the signals back from the calling thread and every thread it starts from now on. Call it first in `main`: a
-    /// thread that was there before would still be killed by them.
+    /// Holds the signals back from the calling thread and every thread it starts from now on. Call it first in `main`:
+    /// a thread that was there before would still be killed by them.
     pub fn hold_back() -> io::Result<Termination> {
         // SAFETY: sigset_t is a bit mask, for which zeros are a valid value; it is emptied before it is used.
         let mut signals: libc::sigset_t = unsafe { std::mem::zeroed() };

@@ -18,8 +18,8 @@ pub enum ListenAddress {
 }
 
 impl ListenAddress {
-    /// From the host of a listen URL: an IP address, `localhost` (IPv4 first, as etcd's resolver has it) or nothing, which is
-    /// every address. `None` if it is something else.
+    /// From the host of a listen URL: an IP address, `localhost` (IPv4 first, as etcd's resolver has it) or nothing,
+    /// which is every address. `None` if it is something else.
     pub fn from_host(host: &str, port: u16) -> Option<ListenAddress> {
         let bare = host
             .strip_prefix('[')

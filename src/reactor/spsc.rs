@@ -20,7 +20,8 @@ struct Shared<T> {
 }
 
 // SAFETY: a slot is accessed by one side at a time: by the producer before its `tail` was stored with release order, by
-// the consumer after it loaded that `tail` with acquire order and until it stored `head`. Values move between the threads.
+// the consumer after it loaded that `tail` with acquire order and until it stored `head`. Values move between the
+// threads.
 unsafe impl<T: Send> Sync for Shared<T> {}
 // SAFETY: as above; nothing in it is tied to a thread.
 unsafe impl<T: Send> Send for Shared<T> {}
@@ -99,8 +100,8 @@ impl<T> Consumer<T> {
         if self.is_empty() {
             return None;
         }
-        // SAFETY: `head` < `tail`, and `tail` was loaded with acquire order: the slot holds a value that the producer has
-        // finished writing. Storing `head` afterwards gives the slot back, so the value is read once.
+        // SAFETY: `head` < `tail`, and `tail` was loaded with acquire order: the slot holds a value that the producer
+        // has finished writing. Storing `head` afterwards gives the slot back, so the value is read once.
         let value = unsafe { (*self.shared.slot(self.head)).assume_init_read() };
         self.head = self.head.wrapping_add(1);
         self.shared.head.0.store(self.head, Ordering::Release);

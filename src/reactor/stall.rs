@@ -16,8 +16,8 @@ pub(super) fn now_ns() -> u64 {
     u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX).max(1)
 }
 
-/// Logs a stall if `waited` is over the limit, at most `limits::STALL_REPORTS_PER_SECOND`. `resource` names the queue, disk
-/// operation or turn that was waited for.
+/// Logs a stall if `waited` is over the limit, at most `limits::STALL_REPORTS_PER_SECOND`. `resource` names the queue,
+/// disk operation or turn that was waited for.
 pub fn report(waited: Duration, resource: &dyn Display) {
     if waited < limits::STALL_REPORT {
         return;

@@ -140,18 +140,7 @@ pub fn run(config: &Config) -> Result<(), ServerError> {
     } = cores;
     let _ = ports_sender.send(ports);
     let acceptor = Acceptor::start(listeners, targets, &acceptor_bell, None).map_err(system("start accepting"))?;
-    tracing::info!(
-        name = config.name,
-        version = ETCD_VERSION,
-        cores = serving.len(),
-        "ready to serve client requests"
-    );
-    for url in &config.listen_client_urls {
-        tracing::info!(
-            address = url.text,
-            "serving client traffic insecurely; this is strongly discouraged!"
-        );
-    }
+    say_ready(config, serving.len());
     let end = ended.recv();
     tracing::info!("stopping");
     acceptor.stop();
@@ -168,6 +157,22 @@ pub fn run(config: &Config) -> Result<(), ServerError> {
             end
         }
         other => ending(other),
+    }
+}
+
+/// Says in etcd's words that the member serves.
+fn say_ready(config: &Config, cores: usize) {
+    tracing::info!(
+        name = config.name,
+        version = ETCD_VERSION,
+        cores,
+        "ready to serve client requests"
+    );
+    for url in &config.listen_client_urls {
+        tracing::info!(
+            address = url.text,
+            "serving client traffic insecurely; this is strongly discouraged!"
+        );
     }
 }
 

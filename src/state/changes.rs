@@ -1,8 +1,8 @@
 //! Between the state and the page store: what a checkpoint has to write, and taking it over again at boot.
 //!
-//! The trees hold etcd's keys and values (`etcd-surface` 5.4): leases, alarms, members with removed ids, and in the `Meta`
-//! tree what etcd spreads over its buckets `cluster` and `meta`, under the same names. The page store's own commit fields
-//! carry revision, applied index and term.
+//! The trees hold etcd's keys and values (`etcd-surface` 5.4): leases, alarms, members with removed ids, and in the
+//! `Meta` tree what etcd spreads over its buckets `cluster` and `meta`, under the same names. The page store's own
+//! commit fields carry revision, applied index and term.
 
 use crate::limits::RESTORE_REVISION_MAX;
 use crate::mvcc::index::{self, IndexWriter, NEWEST, Tree};
@@ -53,8 +53,8 @@ pub struct Changes {
     pub window: WindowView,
     /// Changes of the small trees since the last cut.
     pub updates: Vec<Update>,
-    /// Records that compaction removed since the last cut, in order, and whether each was a tombstone. Some may be in the
-    /// window only: those are not to be written at all.
+    /// Records that compaction removed since the last cut, in order, and whether each was a tombstone. Some may be in
+    /// the window only: those are not to be written at all.
     pub removed: Vec<(Revision, bool)>,
 }
 

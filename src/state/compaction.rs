@@ -1,9 +1,9 @@
 //! Compaction: the revision below which history is gone, and the removal of what nobody can read any more.
 //!
 //! `apply` only moves the compact revision. The removal follows in slices and may be spread over any number of entries:
-//! it walks the records between the last compaction that was finished and the one that was asked for, both included, and
-//! prunes the key of each. So it costs in proportion to the revisions compacted. The record kept as a tombstone at exactly
-//! the former compact revision is the reason to begin there.
+//! it walks the records between the last compaction that was finished and the one that was asked for, both included,
+//! and prunes the key of each. So it costs in proportion to the revisions compacted. The record kept as a tombstone at
+//! exactly the former compact revision is the reason to begin there.
 //!
 //! The removed revisions go to the page store with the next checkpoint, together with the mark that says how far the
 //! removal came: a restart goes on from there.
@@ -23,8 +23,8 @@ pub enum CompactionProgress {
     Idle,
     /// The budget is used up.
     More,
-    /// Hand the records from `from` up to and with main revision `through` to [`State::compact_records`], in slices; the
-    /// window does not have them any more.
+    /// Hand the records from `from` up to and with main revision `through` to [`State::compact_records`], in slices;
+    /// the window does not have them any more.
     NeedsRecords {
         /// The first.
         from: Revision,

@@ -1,7 +1,8 @@
 //! The compares of a transaction (`etcd-surface` 4.2): whether they hold of the state before it.
 //!
-//! A compare of one key is a look-up. One of an interval may have to look at every key of the store, so those are decided
-//! beforehand in slices ([`Comparing`]), except for compares of values, whose cost is that of the records handed in.
+//! A compare of one key is a look-up. One of an interval may have to look at every key of the store, so those are
+//! decided beforehand in slices ([`Comparing`]), except for compares of values, whose cost is that of the records
+//! handed in.
 
 use crate::mvcc::index::KeyMeta;
 use crate::mvcc::interval::RangeEnd;

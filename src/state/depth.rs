@@ -1,10 +1,10 @@
 //! Decoding requests without ever recursing deeper than a bound.
 //!
 //! prost decodes nested messages, and nested groups among unknown fields, by recursion, and is built here without its
-//! limit because nested transactions may be deeper. So every message from outside is first scanned by a loop. etcd answers
-//! a deep transaction by its validation rules, up to the 10 000 levels at which Go's protobuf gives up. Those rules never
-//! look below the level at which the budget of operations is used up, whence a transaction below that level is
-//! overwritten with an unknown field of the same length before prost sees it: same answer, bounded stack.
+//! limit because nested transactions may be deeper. So every message from outside is first scanned by a loop. etcd
+//! answers a deep transaction by its validation rules, up to the 10 000 levels at which Go's protobuf gives up. Those
+//! rules never look below the level at which the budget of operations is used up, whence a transaction below that level
+//! is overwritten with an unknown field of the same length before prost sees it: same answer, bounded stack.
 
 use crate::limits::{MAX_GROUP_LEVELS, MAX_MESSAGE_LEVELS, MAX_TXN_LEVELS};
 use crate::proto::etcdserverpb::{InternalRaftRequest, TxnRequest};

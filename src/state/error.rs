@@ -1,7 +1,7 @@
 //! Why a request is refused, by its form or by the state it meets.
 //!
-//! `Display` gives the text that etcd puts on the wire (`etcd-surface` 2), so that a table elsewhere only has to add the
-//! status code. Variants that no client of etcd can meet say in their own words what was wrong.
+//! `Display` gives the text that etcd puts on the wire (`etcd-surface` 2), so that a table elsewhere only has to add
+//! the status code. Variants that no client of etcd can meet say in their own words what was wrong.
 
 use crate::mvcc::revision::Revision;
 

@@ -1,8 +1,8 @@
 //! Hashes over the stored history, equal to etcd's for equal history (`etcd-surface` 4.12, DESIGN 12 (21)).
 //!
 //! HashKV covers the records up to the asked revision. Of those at or below the compact revision it takes only what a
-//! compaction at the *asked* revision would keep, and no tombstone at exactly the compact revision. If such a compaction
-//! would keep nothing at all, it takes all that the compaction at the compact revision has kept.
+//! compaction at the *asked* revision would keep, and no tombstone at exactly the compact revision. If such a
+//! compaction would keep nothing at all, it takes all that the compaction at the compact revision has kept.
 
 use crate::mvcc::index::ResumeKey;
 use crate::mvcc::interval::RangeEnd;
@@ -77,8 +77,8 @@ impl KvHasher {
         self.probe.is_none()
     }
 
-    /// Takes the next record in order of revision: its key, whether it is a tombstone, and its bytes as stored. False when
-    /// it and all later ones are beyond the asked revision.
+    /// Takes the next record in order of revision: its key, whether it is a tombstone, and its bytes as stored. False
+    /// when it and all later ones are beyond the asked revision.
     pub fn feed(
         &mut self,
         keys: &impl KeyReader,

@@ -1,11 +1,11 @@
 //! Which keys the operations of a transaction write, to refuse two writes of one key.
 //!
-//! etcd's rule (`etcd-surface` 4.1, items 4 and 5) to the letter: a put conflicts with another put of the same key and with
-//! a delete interval that holds its key, and deletes never conflict with each other. A branch of a nested transaction is
-//! checked by itself first. Then the puts of both its branches together are checked against this level's deletes and
-//! against the puts and deletes of siblings before it; its deletes count for what follows only. A delete's `range_end` is
-//! compared as the bytes it is, so "from the key on" (one zero byte) holds no key here: a put beside it is let through, as
-//! by etcd.
+//! etcd's rule (`etcd-surface` 4.1, items 4 and 5) to the letter: a put conflicts with another put of the same key and
+//! with a delete interval that holds its key, and deletes never conflict with each other. A branch of a nested
+//! transaction is checked by itself first. Then the puts of both its branches together are checked against this level's
+//! deletes and against the puts and deletes of siblings before it; its deletes count for what follows only. A delete's
+//! `range_end` is compared as the bytes it is, so "from the key on" (one zero byte) holds no key here: a put beside it
+//! is let through, as by etcd.
 
 use crate::proto::etcdserverpb::{RequestOp, TxnRequest, request_op::Request};
 use crate::state::error::StateError;

@@ -5,8 +5,8 @@
 //! clock (time is passed in and decides nothing that is replicated), no disk (records that decide are named by `needs`
 //! and handed in), and nothing else of the member it runs on, so that equal entries make equal states everywhere.
 //!
-//! The rest of the room is shared with the cores that serve reads: `validate` and `depth` (requests), `range`, `plan` and
-//! `compare` (evaluation on an index), `hash`.
+//! The rest of the room is shared with the cores that serve reads: `validate` and `depth` (requests), `range`, `plan`
+//! and `compare` (evaluation on an index), `hash`.
 
 pub mod alarm;
 pub mod apply;

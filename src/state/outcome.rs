@@ -44,7 +44,8 @@ pub enum Answer {
     },
     /// `LeaseCheckpoint`.
     LeaseCheckpoint,
-    /// `Alarm`: the alarms of the response. `None` for an action outside the enumeration, which etcd answers with nothing.
+    /// `Alarm`: the alarms of the response. `None` for an action outside the enumeration, which etcd answers with
+    /// nothing.
     Alarm(Option<Vec<AlarmMember>>),
     /// A request about the cluster.
     Cluster,
@@ -99,15 +100,16 @@ pub enum OperationOutcome {
 /// What a range inside a transaction reads.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RangeOutcome {
-    /// Run the operation's request on the view that comes with the outcome, as of `at_main` (`RangeRun::resolved`), even
-    /// if that view says that the revision was compacted since.
+    /// Run the operation's request on the view that comes with the outcome, as of `at_main` (`RangeRun::resolved`),
+    /// even if that view says that the revision was compacted since.
     Later {
         /// The header's revision.
         revision: i64,
         /// The revision to read at.
         at_main: i64,
     },
-    /// Read between writes of the same transaction, which only apply could: the run has all rows and wants to be finished.
+    /// Read between writes of the same transaction, which only apply could: the run has all rows and wants to be
+    /// finished.
     Found(Box<RangeRun>),
     /// Nobody waits for it here.
     Skipped,

@@ -1,8 +1,8 @@
 //! Deciding a transaction before any of it is done (`etcd-surface` 4.2).
 //!
-//! All compares, nested ones too, look at the state before the transaction, and so do the checks that may refuse it. Both
-//! together turn the tree of a request into the list of steps of the path that is taken; carrying them out cannot fail.
-//! Recursion is as deep as the request, which `depth` has bounded.
+//! All compares, nested ones too, look at the state before the transaction, and so do the checks that may refuse it.
+//! Both together turn the tree of a request into the list of steps of the path that is taken; carrying them out cannot
+//! fail. Recursion is as deep as the request, which `depth` has bounded.
 
 use crate::mvcc::index::{KeyMeta, NEWEST};
 use crate::mvcc::revision::Revision;
@@ -205,8 +205,8 @@ pub struct ReadTxn {
     pub ranges: Vec<RangeRun>,
 }
 
-/// Decides a transaction that `validate::is_read_only` holds of, on a pinned index and its view's revisions. `records` has
-/// what [`needed_by_txn`] names. Compares of intervals are made in one go: see [`decide_compared`].
+/// Decides a transaction that `validate::is_read_only` holds of, on a pinned index and its view's revisions. `records`
+/// has what [`needed_by_txn`] names. Compares of intervals are made in one go: see [`decide_compared`].
 pub fn decide_read_only(
     request: &TxnRequest,
     keys: &impl KeyReader,

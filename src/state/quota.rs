@@ -1,7 +1,7 @@
 //! What a request may add to the database, as etcd estimates it (`etcd-surface` 4.11).
 //!
-//! The API compares size and cost with the quota and has an alarm raised. The state machine itself knows the alarm only, so
-//! that members whose files differ in size stay equal.
+//! The API compares size and cost with the quota and has an alarm raised. The state machine itself knows the alarm
+//! only, so that members whose files differ in size stay equal.
 
 use crate::proto::etcdserverpb::{PutRequest, RequestOp, TxnRequest, request_op::Request};
 

@@ -1,7 +1,7 @@
 //! Carrying out what was decided: the only code that writes the index and the window.
 //!
-//! An entry that changes anything makes one main revision; each key it writes gets the next ordinal in it. Work stops on a
-//! budget, inside a deletion too, and goes on where it was.
+//! An entry that changes anything makes one main revision; each key it writes gets the next ordinal in it. Work stops
+//! on a budget, inside a deletion too, and goes on where it was.
 
 use crate::limits::{APPLY_SLICE_COST, APPLY_SLICE_KEYS};
 use crate::mvcc::interval::RangeEnd;

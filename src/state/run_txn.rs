@@ -182,8 +182,8 @@ enum Stepped {
     Left(TxnOutcome),
 }
 
-/// A range reads what is there at its place in the transaction. If no main revision stands for that, between two writes of
-/// the transaction, it has to be run now.
+/// A range reads what is there at its place in the transaction. If no main revision stands for that, between two writes
+/// of the transaction, it has to be run now.
 fn begin_range(writing: &Writing, request: &RangeRequest, writes_follow: bool) -> Result<RangeOutcome, Box<RangeRun>> {
     if !writing.answer {
         return Ok(RangeOutcome::Skipped);

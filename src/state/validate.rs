@@ -1,4 +1,5 @@
-//! The checks of a client's request that need no state (`etcd-surface` 4.1, 4.3, 4.4), error for error as etcd does them.
+//! The checks of a client's request that need no state (`etcd-surface` 4.1, 4.3, 4.4), error for error as etcd does
+//! them.
 //!
 //! They run before a request is proposed. `apply` does not repeat them.
 
@@ -108,7 +109,8 @@ pub fn is_read_only(request: &TxnRequest) -> bool {
     operations(request).all(|operation| matches!(operation.request, Some(Request::RequestRange(_))))
 }
 
-/// Whether a transaction needs no agreement before it is read: every operation of both branches is a serializable range.
+/// Whether a transaction needs no agreement before it is read: every operation of both branches is a serializable
+/// range.
 pub fn is_serializable(request: &TxnRequest) -> bool {
     let serializable =
         |operation: &RequestOp| matches!(&operation.request, Some(Request::RequestRange(range)) if range.serializable);

@@ -134,8 +134,8 @@ impl Ahead {
         by_progress.saturating_add(elapsed * (WAL_ZERO_BYTES_PER_SECOND >> 10) / (1_000_000 >> 10))
     }
 
-    /// Submits what is due. `written` is how many bytes the log has written in its life, `now` the caller's clock, which
-    /// never goes back.
+    /// Submits what is due. `written` is how many bytes the log has written in its life, `now` the caller's clock,
+    /// which never goes back.
     pub fn pump<D: Disk + ?Sized>(&mut self, disk: &mut D, now: Duration, written: u64) {
         (self.now, self.written) = (now, written);
         if self.in_flight {

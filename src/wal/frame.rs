@@ -231,8 +231,8 @@ pub fn read_frame(bytes: &[u8], position: usize) -> Frame<'_> {
     }
 }
 
-/// Whether a part of the frame at `position` that lies in one sector is all zeros, as when its sector was never written.
-/// The frame's length field is sound.
+/// Whether a part of the frame at `position` that lies in one sector is all zeros, as when its sector was never
+/// written. The frame's length field is sound.
 pub fn is_torn(bytes: &[u8], position: usize) -> bool {
     let Some((field, rest)) = bytes[position..].split_first_chunk::<FRAME_HEADER>() else {
         return false;

@@ -1,9 +1,9 @@
 //! The write-ahead log in etcd's format: frames, segments, group commit, recovery and repair.
 //!
 //! [`create`] makes a log, [`recover`] reads one and hands over what raft and the state machine start from, both with
-//! the [`Writer`] that goes on behind it. The writer is a state machine over [`crate::io::disk::Disk`]: what is appended
-//! gathers while a batch is in flight, and each batch is one aligned durable write. Etcd's own tools read what is
-//! written here, and what etcd wrote is read here. Bytes, invariants and what is assumed of the medium are in
+//! the [`Writer`] that goes on behind it. The writer is a state machine over [`crate::io::disk::Disk`]: what is
+//! appended gathers while a batch is in flight, and each batch is one aligned durable write. Etcd's own tools read what
+//! is written here, and what etcd wrote is read here. Bytes, invariants and what is assumed of the medium are in
 //! `docs/wal.md`. The room knows nothing of what entries carry, of raft's rules or of the page store.
 
 mod ahead;

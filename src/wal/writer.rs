@@ -2,9 +2,9 @@
 //!
 //! What is appended gathers; [`Writer::submit`] starts a batch when none is in flight, with all that has gathered up to
 //! a bound; so the batch grows with the device's latency and a lone append never waits. A batch is one durable write,
-//! aligned to blocks, that begins with the block the log ended in and opens with a mark. When a batch would not fit into
-//! the segment, the log goes on in the one prepared ahead: its head is written durably, it gets its name, the directory
-//! is synced, and only then is the batch written; all of the old segment is durable by then.
+//! aligned to blocks, that begins with the block the log ended in and opens with a mark. When a batch would not fit
+//! into the segment, the log goes on in the one prepared ahead: its head is written durably, it gets its name, the
+//! directory is synced, and only then is the batch written; all of the old segment is durable by then.
 //!
 //! The caller routes completions by token to [`Writer::completed`] and calls `submit` again afterwards, and at
 //! [`Writer::deadline`]. An error of `completed` is the end: nothing is known about what is durable, nothing is ever
@@ -260,8 +260,8 @@ impl Writer {
         self.ahead.deadline().filter(|_| !self.has_failed())
     }
 
-    /// Whether there was no space for the next segment at the last attempt. Writes ought to be refused until it is over:
-    /// the room left in the current segment is needed for what frees space.
+    /// Whether there was no space for the next segment at the last attempt. Writes ought to be refused until it is
+    /// over: the room left in the current segment is needed for what frees space.
     pub fn no_space(&self) -> bool {
         self.ahead.no_space()
     }

@@ -1,7 +1,7 @@
 //! Latency of durable writes by each way the log core knows, one in flight, into a preallocated and zeroed file.
 //!
-//! `disk_latency DIRECTORY [WRITES] [BYTES]`: prints microseconds at p50, p90 and p99, and the CPU time that this process
-//! (kernel workers included) spent per write. Methods are interleaved in rounds, because machines drift.
+//! `disk_latency DIRECTORY [WRITES] [BYTES]`: prints microseconds at p50, p90 and p99, and the CPU time that this
+//! process (kernel workers included) spent per write. Methods are interleaved in rounds, because machines drift.
 
 use ringd::io::buffer::AlignedBuffer;
 use ringd::io::disk::{Disk, FileId, OpenMode, Operation, Outcome};

@@ -7,7 +7,9 @@ use protobuf::{CodedInputStream, CodedOutputStream, ProtobufError, ProtobufResul
 
 /// raft calls these on enumerations, plain values, byte strings, lists and nested messages.
 macro_rules! accessors {
-    ($message:ident { $($kind:ident $field:ident: $type:ty, $get:ident, $set:ident, $take:ident, $mutable:ident;)* }) => {
+    ($message:ident {
+        $($kind:ident $field:ident: $type:ty, $get:ident, $set:ident, $take:ident, $mutable:ident;)*
+    }) => {
         #[allow(missing_docs)]
         impl $message {
             $(accessors!(@$kind $field, $type, $get, $set, $take, $mutable);)*
@@ -99,7 +101,8 @@ accessors!(Message {
     value commit: u64, get_commit, set_commit, take_commit, mut_commit;
     value commit_term: u64, get_commit_term, set_commit_term, take_commit_term, mut_commit_term;
     nested snapshot: Snapshot, get_snapshot, set_snapshot, take_snapshot, mut_snapshot;
-    value request_snapshot: u64, get_request_snapshot, set_request_snapshot, take_request_snapshot, mut_request_snapshot;
+    value request_snapshot: u64,
+        get_request_snapshot, set_request_snapshot, take_request_snapshot, mut_request_snapshot;
     value reject: bool, get_reject, set_reject, take_reject, mut_reject;
     value reject_hint: u64, get_reject_hint, set_reject_hint, take_reject_hint, mut_reject_hint;
     bytes context: Bytes, get_context, set_context, take_context, mut_context;

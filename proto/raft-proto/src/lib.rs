@@ -1,10 +1,10 @@
 //! The message types that `raft` 0.7 expects of its `raft-proto` dependency, under the same public names, written by
 //! hand with prost derives.
 //!
-//! Why not the published crate: its build needs a protoc, an old prost, and its prost payloads are `Vec<u8>`, copied with
-//! every clone. Here payloads are [`bytes::Bytes`], shared. The numbers are raft-rs's (`eraftpb`), which differ from
-//! etcd's `raftpb` in places (`ConfChangeType`, fields 13 to 16 of `Message`): bytes for disk and wire are made and read
-//! by ringd's own translation, never by encoding these types.
+//! Why not the published crate: its build needs a protoc, an old prost, and its prost payloads are `Vec<u8>`, copied
+//! with every clone. Here payloads are [`bytes::Bytes`], shared. The numbers are raft-rs's (`eraftpb`), which differ
+//! from etcd's `raftpb` in places (`ConfChangeType`, fields 13 to 16 of `Message`): bytes for disk and wire are made
+//! and read by ringd's own translation, never by encoding these types.
 
 mod accessors;
 mod confchange;

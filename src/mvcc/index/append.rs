@@ -14,8 +14,9 @@ pub struct AppendBlock {
     length: AtomicUsize,
 }
 
-// SAFETY: bytes at or above `length` are touched by the one `AppendWriter` alone (it can't be cloned); bytes below it are
-// only read. The release store of `length` orders the writer's copies before any reader's acquire load that sees it.
+// SAFETY: bytes at or above `length` are touched by the one `AppendWriter` alone (it can't be cloned); bytes below it
+// are only read. The release store of `length` orders the writer's copies before any reader's acquire load that sees
+// it.
 unsafe impl Sync for AppendBlock {}
 
 /// The writing side of a block. There is one per block.

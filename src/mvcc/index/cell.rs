@@ -3,8 +3,8 @@
 //! A reader pins the epoch, loads once and has a value that stays whole until it unpins. The writer puts a new value in
 //! the cell and hands over, in the same step, everything that was reachable through the old value and is not through
 //! the new one. When the last guard that could have seen them is gone, both come home to the writer, who drops them at
-//! its own pace: readers never spend their time, or the allocator's locks, on the writer's garbage. This is the only way
-//! by which memory of the index that readers may have seen is ever freed.
+//! its own pace: readers never spend their time, or the allocator's locks, on the writer's garbage. This is the only
+//! way by which memory of the index that readers may have seen is ever freed.
 
 use super::sync::{AtomicPtr, Guard, Ordering, defer, pin};
 use std::marker::PhantomData;

@@ -70,14 +70,15 @@ impl<V> Pinned<'_, V> {
         self.root().get(key, self.known(at_main))
     }
 
-    /// The version of a key that the change at `revision` replaced or deleted; `None` when the key did not exist before.
+    /// The version of a key that the change at `revision` replaced or deleted; `None` when the key did not exist
+    /// before.
     pub fn get_before(&self, key: &[u8], revision: Revision) -> Option<KeyMeta> {
         let newest = Revision::new(self.published().last_main, u32::MAX);
         self.root().get_before(key, revision.min(newest))
     }
 
-    /// Shows the keys from `start` to `end` that a read at `at_main` sees, in order, until `visit` breaks or the slice's
-    /// work is done ([`crate::limits::INDEX_SLICE_ENTRIES`] keys, deleted ones included).
+    /// Shows the keys from `start` to `end` that a read at `at_main` sees, in order, until `visit` breaks or the
+    /// slice's work is done ([`crate::limits::INDEX_SLICE_ENTRIES`] keys, deleted ones included).
     ///
     /// `None` is the end of the interval. Otherwise the result is the start of the next slice, to be read in a new pin;
     /// the key at which `visit` broke counts as done.
@@ -193,8 +194,8 @@ impl<V: Send + Sync + 'static> IndexWriter<V> {
         }
     }
 
-    /// Replaces the whole content, as the installation of a snapshot does. Visible with the next [`IndexWriter::publish`];
-    /// the old tree is freed bit by bit.
+    /// Replaces the whole content, as the installation of a snapshot does. Visible with the next
+    /// [`IndexWriter::publish`]; the old tree is freed bit by bit.
     pub fn replace(&mut self, tree: Tree) {
         self.tree.replace(tree);
     }

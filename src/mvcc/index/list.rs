@@ -1,9 +1,10 @@
 //! The revisions of one key: an append-only list with one writer and many readers that never wait.
 //!
 //! A list is one allocation: a header with an atomic length, room for a fixed number of elements, their leases if any
-//! element ever had one, and the origin of the first generation if its beginning is gone. The writer fills the next free
-//! element and then releases the new length; a reader acquires the length and touches nothing beyond it. An element is
-//! never changed once it is visible. When the room is used up the writer makes a longer copy and retires the old list.
+//! element ever had one, and the origin of the first generation if its beginning is gone. The writer fills the next
+//! free element and then releases the new length; a reader acquires the length and touches nothing beyond it. An
+//! element is never changed once it is visible. When the room is used up the writer makes a longer copy and retires the
+//! old list.
 //!
 //! Sizes: 8 bytes of header, 16 per revision, 8 more per revision in a list with leases, 16 more when the first
 //! generation has lost its beginning to a compaction. Finding the revision for a read is a look at the last element,
@@ -30,7 +31,8 @@ const ELEMENTS: usize = size_of::<Header>().next_multiple_of(ALIGN);
 pub struct Element {
     main: i64,
     sub: u32,
-    /// Position within its generation, counted from 1 at the first element of it that is in this list; 0 is a tombstone.
+    /// Position within its generation, counted from 1 at the first element of it that is in this list; 0 is a
+    /// tombstone.
     ordinal: u32,
 }
 
@@ -390,8 +392,8 @@ impl Revisions<'_> {
         (element.revision(), element.is_tombstone())
     }
 
-    /// How many elements a compaction at `compact_main` removes from the front: all below the newest one at or below it,
-    /// and that one too when it is a tombstone from before.
+    /// How many elements a compaction at `compact_main` removes from the front: all below the newest one at or below
+    /// it, and that one too when it is a tombstone from before.
     pub fn obsolete_at(&self, compact_main: i64) -> usize {
         match self.position_at(compact_main) {
             None => 0,

@@ -22,9 +22,10 @@
 //!
 //! # Promises
 //!
-//! Revision, create revision, version and lease of a [`KeyMeta`] are exact at every revision that no pruning has passed.
-//! Compaction follows etcd's `keyIndex` (`server/storage/mvcc/key_index.go`, 3.7) for every history that etcd can
-//! produce; a key deleted and written again under one main revision, which etcd's transactions forbid, keeps its newest.
+//! Revision, create revision, version and lease of a [`KeyMeta`] are exact at every revision that no pruning has
+//! passed. Compaction follows etcd's `keyIndex` (`server/storage/mvcc/key_index.go`, 3.7) for every history that etcd
+//! can produce; a key deleted and written again under one main revision, which etcd's transactions forbid, keeps its
+//! newest.
 //!
 //! The room knows nothing of views: `V` is whatever the store publishes beside the root.
 
@@ -56,13 +57,14 @@ pub enum RestoreError {
     OutOfOrder { revision: Revision, last: Revision },
     /// No history leads to these numbers.
     #[error(
-        "record {revision:?} of the store claims create revision and version {found:?}, which cannot be; restore a backup"
+        "record {revision:?} of the store claims create revision and version {found:?}, which cannot be; restore a \
+         backup"
     )]
     Impossible { revision: Revision, found: (i64, i64) },
     /// The record is not the one that follows its key's record before it.
     #[error(
-        "record {revision:?} of the store has create revision and version {found:?} where the key's earlier records ask \
-         for {expected:?}: one is missing or damaged; restore a backup"
+        "record {revision:?} of the store has create revision and version {found:?} where the key's earlier records \
+         ask for {expected:?}: one is missing or damaged; restore a backup"
     )]
     Disagrees {
         revision: Revision,

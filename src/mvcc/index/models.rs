@@ -1,7 +1,8 @@
 //! The parts that threads share, under every interleaving and every outcome the memory model allows (`scripts/loom`).
 //!
-//! Compiled by `tests/models` only, which gives loom the few files it needs and not the whole server. loom runs the real `cell`, `list` and `entry` on its own atomics and cells. What was freed is overwritten first
-//! (see `List::free`), so a reader that is late races with that and the model fails.
+//! Compiled by `tests/models` only, which gives loom the few files it needs and not the whole server. loom runs the
+//! real `cell`, `list` and `entry` on its own atomics and cells. What was freed is overwritten first (see
+//! `List::free`), so a reader that is late races with that and the model fails.
 
 use super::NEWEST;
 use super::cell::PublishCell;
@@ -121,7 +122,7 @@ fn a_reader_sees_whole_states_in_order() {
             let garbage = append(entry, main, lease);
             cell.replace(State::new(entry, main), garbage);
         }
-        readers.into_iter().for_each(|reader| reader.join().unwrap());
+        readers.into_iter().for_each(|reader| reader.join().expect("the reader ends"));
         assert_eq!(read(&cell), 4);
         // All guards are gone, so everything has come home, whichever thread found out.
         let released: Vec<i64> = cell.released().map(|(state, _)| state.last_main).collect();
@@ -143,7 +144,7 @@ fn unpublished_revisions_do_no_harm() {
         (3..6).for_each(|main| garbage.extend(append(entry, main, 0)));
         cell.replace(State::new(entry, 5), garbage);
         cell.released().for_each(drop);
-        assert!([2, 5].contains(&reader.join().unwrap()));
+        assert!([2, 5].contains(&reader.join().expect("the reader ends")));
     });
 }
 
@@ -167,7 +168,7 @@ fn two_readers_and_a_replaced_entry() {
         cell.replace(State::new(new, 3), garbage);
         cell.released().for_each(drop);
         for reader in readers {
-            assert!([2, 3].contains(&reader.join().unwrap()));
+            assert!([2, 3].contains(&reader.join().expect("the reader ends")));
         }
         // SAFETY: the writer's own.
         assert_eq!(
@@ -189,6 +190,6 @@ fn freeing_too_early_is_found() {
             loom::thread::spawn(move || read(&cell))
         };
         drop(append(entry, 3, 0));
-        reader.join().unwrap();
+        reader.join().expect("the reader ends");
     });
 }

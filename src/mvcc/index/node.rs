@@ -4,9 +4,9 @@
 //! publication. Counts and live marks describe the root that the node belongs to; `changed` says since which revision
 //! they hold, so that a read at that revision or later may use them instead of looking at the keys.
 //!
-//! **Who may follow the pointers.** A `&Node` is made from a root that is pinned, or from the writer's own root. Entries
-//! and children of such a node are retired only after the root they belong to was replaced, so they are valid for as
-//! long as the reference is. Every `unsafe` below relies on this and on nothing else.
+//! **Who may follow the pointers.** A `&Node` is made from a root that is pinned, or from the writer's own root.
+//! Entries and children of such a node are retired only after the root they belong to was replaced, so they are valid
+//! for as long as the reference is. Every `unsafe` below relies on this and on nothing else.
 //!
 //! Keys are compared by what lies in the node itself: the beginning that all its keys have in common, and of each key a
 //! fragment of the eight bytes that follow. Only keys with equal fragments are looked into. A descent waits for memory

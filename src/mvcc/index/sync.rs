@@ -112,7 +112,7 @@ mod modelled {
     pub struct Guard(u64);
 
     pub fn pin() -> Guard {
-        let mut epoch = EPOCH.lock().unwrap();
+        let mut epoch = EPOCH.lock().expect("no panic while held");
         epoch.next += 1;
         let number = epoch.next;
         epoch.alive.push(number);
@@ -121,7 +121,7 @@ mod modelled {
 
     impl Drop for Guard {
         fn drop(&mut self) {
-            let mut epoch = EPOCH.lock().unwrap();
+            let mut epoch = EPOCH.lock().expect("no panic while held");
             epoch.alive.retain(|number| *number != self.0);
             let mut ready = Vec::new();
             for mut waiting in std::mem::take(&mut epoch.waiting) {
@@ -142,7 +142,7 @@ mod modelled {
         let release: Box<dyn FnOnce() + '_> = Box::new(release);
         // SAFETY: the caller promises that the closure owns what it touches.
         let release = unsafe { std::mem::transmute::<Box<dyn FnOnce() + '_>, Box<dyn FnOnce()>>(release) };
-        let mut epoch = EPOCH.lock().unwrap();
+        let mut epoch = EPOCH.lock().expect("no panic while held");
         let guards = epoch.alive.clone();
         epoch.waiting.push(Waiting { guards, release });
     }

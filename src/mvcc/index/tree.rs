@@ -177,8 +177,8 @@ impl Tree {
         Some(previous)
     }
 
-    /// Takes over one record of the store at boot. Records come in the order of their revisions; the older ones of a key
-    /// may be gone. Version and create revision are the record's, and are checked against the key's records before.
+    /// Takes over one record of the store at boot. Records come in the order of their revisions; the older ones of a
+    /// key may be gone. Version and create revision are the record's, and are checked against the key's records before.
     pub fn restore(
         &mut self,
         revision: Revision,
@@ -212,8 +212,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Removes what a compaction at `compact_main` makes unreadable of one key, and appends the revisions that went, and
-    /// whether each was a tombstone, to `removed`, oldest first.
+    /// Removes what a compaction at `compact_main` makes unreadable of one key, and appends the revisions that went,
+    /// and whether each was a tombstone, to `removed`, oldest first.
     ///
     /// Kept are all revisions above `compact_main` and the newest one at or below it, but not if that is a tombstone
     /// from before `compact_main`: one exactly there is still seen by a watch from there, and goes with the next

@@ -1,7 +1,7 @@
 //! One block of the event window: records in revision order, their heads apart from their bytes.
 //!
-//! A head is 48 bytes; a record is found by binary search over the heads. Both parts are append-only, so a block is read
-//! while its last records are being written.
+//! A head is 48 bytes; a record is found by binary search over the heads. Both parts are append-only, so a block is
+//! read while its last records are being written.
 
 use super::RecordRef;
 use crate::mvcc::index::append::{AppendBlock, AppendWriter};

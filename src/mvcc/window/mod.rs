@@ -1,9 +1,9 @@
 //! The event window: the newest part of the history, in memory, in revision order, already encoded.
 //!
-//! A chain of append-only blocks with one writer and any number of readers. A [`WindowView`] shows the records up to one
-//! revision and keeps their blocks alive; taking one costs a reference count, reading through one takes no lock. It
-//! serves watches (a scan from a cursor), reads and `prev_kv` (a lookup by revision), and the next checkpoint (a scan of
-//! what the page store does not hold yet). Whole blocks leave at the old end, and only those whose records the page
+//! A chain of append-only blocks with one writer and any number of readers. A [`WindowView`] shows the records up to
+//! one revision and keeps their blocks alive; taking one costs a reference count, reading through one takes no lock. It
+//! serves watches (a scan from a cursor), reads and `prev_kv` (a lookup by revision), and the next checkpoint (a scan
+//! of what the page store does not hold yet). Whole blocks leave at the old end, and only those whose records the page
 //! store holds (DESIGN 12 (12)).
 //!
 //! Size: 48 bytes and the encoded `KeyValue` per record. Lookup: O(log blocks + log records of a block).

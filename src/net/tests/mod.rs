@@ -32,8 +32,8 @@ struct Seen {
     sends: AtomicUsize,
 }
 
-/// `/echo/Unary` answers a message by itself; `/echo/Later` does so at the end of the turn; `/echo/Silent` never answers;
-/// `/echo/Endless` streams as fast as the peer reads.
+/// `/echo/Unary` answers a message by itself; `/echo/Later` does so at the end of the turn; `/echo/Silent` never
+/// answers; `/echo/Endless` streams as fast as the peer reads.
 struct Echo {
     seen: Arc<Seen>,
     later: Vec<(Call, Bytes)>,

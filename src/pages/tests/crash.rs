@@ -274,6 +274,30 @@ fn an_error_of_any_operation_is_typed_and_nothing_is_tried_again() {
     }
 }
 
+/// What was refused goes in from the reserve, and room comes from compaction, batch by batch.
+fn compact_urgently(disk: &mut FaultyDisk, store: &mut PageStore, model: &mut Model, refused: Batch) {
+    let mut urgent = Batch {
+        urgent: true,
+        ..refused
+    };
+    urgent.deletes = model.records.keys().copied().collect();
+    for round in 0.. {
+        assert!(round < 60, "compaction does not get on: {:?}", urgent.deletes);
+        let left = store.run(disk, urgent.cut()).unwrap().unwrap().remaining_deletes;
+        urgent.deletes.retain(|id| !left.contains(id));
+        model.apply(&urgent);
+        if left.is_empty() {
+            break;
+        }
+        urgent = Batch {
+            urgent: true,
+            deletes: left,
+            fields: model.fields.clone(),
+            ..Batch::default()
+        };
+    }
+}
+
 #[test]
 fn on_a_full_disk_the_reserve_lets_a_compaction_through() {
     let mut disk = FaultyDisk::new(1);
@@ -313,27 +337,7 @@ fn on_a_full_disk_the_reserve_lets_a_compaction_through() {
         assert!(filled < 50, "the disk never got full");
     };
     assert_sound(&mut disk, &store, &model);
-    // What was refused goes in from the reserve, and room comes from compaction, batch by batch.
-    let mut urgent = Batch {
-        urgent: true,
-        ..refused
-    };
-    urgent.deletes = model.records.keys().copied().collect();
-    for round in 0.. {
-        assert!(round < 60, "compaction does not get on: {:?}", urgent.deletes);
-        let left = store.run(&mut disk, urgent.cut()).unwrap().unwrap().remaining_deletes;
-        urgent.deletes.retain(|id| !left.contains(id));
-        model.apply(&urgent);
-        if left.is_empty() {
-            break;
-        }
-        urgent = Batch {
-            urgent: true,
-            deletes: left,
-            fields: model.fields.clone(),
-            ..Batch::default()
-        };
-    }
+    compact_urgently(&mut disk, &mut store, &mut model, refused);
     assert_sound(&mut disk, &store, &model);
     // What a commit frees is usable two commits later; until then normal checkpoints are refused, urgent ones are not.
     for _ in 0..2 {
@@ -364,8 +368,10 @@ fn a_disk_that_was_full_is_found_to_have_room_again() {
         let mut store = PageStore::open(&mut disk, Path::new(PATH), options).unwrap();
         let mut model = Model::default();
         for round in 0..6 {
-            let mut batch = Batch::default();
-            batch.deletes = model.records.keys().copied().collect();
+            let mut batch = Batch {
+                deletes: model.records.keys().copied().collect(),
+                ..Batch::default()
+            };
             batch
                 .records
                 .extend((0..300).map(|at| record(2 + round * 300 + at, "key", 400)));

@@ -1,8 +1,8 @@
 //! A disk on an io_uring ring of the thread that owns it.
 //!
-//! Reads, writes, syncs and space go through the ring; names (open, close, rename, list, …), which are rare, go to helper
-//! threads that ring the owner's bell. The bell's eventfd is polled by the ring, so one wait serves disk completions,
-//! helpers, mailboxes and a time-out.
+//! Reads, writes, syncs and space go through the ring; names (open, close, rename, list, …), which are rare, go to
+//! helper threads that ring the owner's bell. The bell's eventfd is polled by the ring, so one wait serves disk
+//! completions, helpers, mailboxes and a time-out.
 
 use super::DiskOptions;
 use super::blocking::{self, Finished, Job, PUNCH_HOLE, Progress};
@@ -110,8 +110,8 @@ impl RingDisk {
         })
     }
 
-    /// Sleeps until an operation completes, the bell rings or `until` has passed; not at all if something has completed or
-    /// `has_work` says so. Hands everything queued to the kernel in the same system call.
+    /// Sleeps until an operation completes, the bell rings or `until` has passed; not at all if something has completed
+    /// or `has_work` says so. Hands everything queued to the kernel in the same system call.
     pub fn park(&mut self, until: Option<Duration>, has_work: impl FnOnce() -> bool) {
         self.fill_submission_queue();
         self.reap();
@@ -377,8 +377,8 @@ fn kind_of(operation: Operation) -> Kind {
 }
 
 impl Disk for RingDisk {
-    /// As the trait says. A durable write, which somebody waits for, is handed to the kernel at once; the rest goes with the
-    /// next `poll`, `wait` or `park`.
+    /// As the trait says. A durable write, which somebody waits for, is handed to the kernel at once; the rest goes
+    /// with the next `poll`, `wait` or `park`.
     fn submit(&mut self, token: u64, operation: Operation) {
         let file = self.files.resolve(&operation);
         let pending = Pending::new(token, &operation, file.clone());

@@ -34,8 +34,8 @@ impl ThreadDisk {
         })
     }
 
-    /// Sleeps until an operation completes, the bell rings or `until` has passed; not at all if something has completed or
-    /// `has_work` says so.
+    /// Sleeps until an operation completes, the bell rings or `until` has passed; not at all if something has completed
+    /// or `has_work` says so.
     pub fn park(&mut self, until: Option<Duration>, has_work: impl FnOnce() -> bool) {
         self.collect();
         if !self.ready.is_empty() {

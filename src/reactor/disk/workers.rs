@@ -1,5 +1,5 @@
-//! A few threads that run blocking disk operations, one queue each, so that a durable write of the log never waits behind
-//! another file's sync.
+//! A few threads that run blocking disk operations, one queue each, so that a durable write of the log never waits
+//! behind another file's sync.
 
 use super::DiskOptions;
 use super::blocking::{self, Finished, Job};

@@ -23,8 +23,8 @@ impl BellWaiter {
         Ok(BellWaiter { bell, event })
     }
 
-    /// Waits until the bell rings, unless `has_work`, asked after the bell was armed, finds a message. May end without a
-    /// reason.
+    /// Waits until the bell rings, unless `has_work`, asked after the bell was armed, finds a message. May end without
+    /// a reason.
     pub async fn wait_unless(&mut self, has_work: impl FnOnce() -> bool) {
         let armed = Armed(&self.bell);
         armed.0.about_to_sleep();

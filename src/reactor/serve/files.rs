@@ -69,8 +69,8 @@ impl PageFileReader {
         Ok((PageFileReader { file, reads }, length))
     }
 
-    /// Reads `length` bytes from `offset`, both multiples of 4096, and how many of them were there: fewer only at the end of
-    /// the file. The core goes on meanwhile.
+    /// Reads `length` bytes from `offset`, both multiples of 4096, and how many of them were there: fewer only at the
+    /// end of the file. The core goes on meanwhile.
     pub async fn read(&self, offset: u64, length: usize) -> Result<(AlignedBuffer, usize), DiskError> {
         let began = Instant::now();
         let mut buffer = AlignedBuffer::zeroed(length);

@@ -1,7 +1,7 @@
 //! The reactor of a serve core: an executor of tasks on one thread, with sockets, timers, files and a blocking pool.
 //!
-//! This folder alone names glommio; other rooms see only what is public here, so that another executor can take its place.
-//! Everything except [`ServeCore`] works only on a thread that [`ServeCore::start`] made, and stays on it.
+//! This folder alone names glommio; other rooms see only what is public here, so that another executor can take its
+//! place. Everything except [`ServeCore`] works only on a thread that [`ServeCore::start`] made, and stays on it.
 
 mod bell;
 mod core;

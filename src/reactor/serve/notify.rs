@@ -4,8 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
-/// One permit and one waiter: `notify` leaves the permit, `notified` waits for it and takes it. Several calls before it is
-/// taken count as one.
+/// One permit and one waiter: `notify` leaves the permit, `notified` waits for it and takes it. Several calls before it
+/// is taken count as one.
 #[derive(Debug, Default)]
 pub struct Notify {
     permit: Cell<bool>,

@@ -54,7 +54,8 @@ impl Stream {
         self.socket.borrow().peer_addr().ok()
     }
 
-    /// Waits for bytes and returns what is there, at most `limits::RECEIVE_BYTES`; empty when the peer has ended its side.
+    /// Waits for bytes and returns what is there, at most `limits::RECEIVE_BYTES`; empty when the peer has ended its
+    /// side.
     pub async fn receive(&self) -> io::Result<Bytes> {
         poll_fn(|context| RECEIVE.with_borrow_mut(|buffer| self.poll_receive(context, buffer))).await
     }

@@ -23,7 +23,8 @@ pub const MAX_TTL_S: i64 = 9_000_000_000;
 /// What the operator sets.
 #[derive(Clone, Copy, Debug)]
 pub struct LessorConfig {
-    /// The shortest time to live, in seconds; shorter wishes are raised to it. Three half election timeouts, rounded up.
+    /// The shortest time to live, in seconds; shorter wishes are raised to it. Three half election timeouts, rounded
+    /// up.
     pub min_ttl_s: i64,
     /// How often the remainder of a long lease goes through the log; `None` when the feature is off.
     pub checkpoint_interval: Option<Duration>,
@@ -74,7 +75,8 @@ pub enum Renewal {
     },
     /// Propose a checkpoint with remainder 0 for it, and ask again when that is applied.
     ClearCheckpoint,
-    /// It has expired and its revocation is under way. Answer 0 when it is revoked, or `NotPrimary` when leadership ends.
+    /// It has expired and its revocation is under way. Answer 0 when it is revoked, or `NotPrimary` when leadership
+    /// ends.
     AwaitRevoke,
     /// There is no such lease: answer 0.
     NotFound,
@@ -271,8 +273,8 @@ impl Lessor {
         ids.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// Starts to lead: every lease runs for its whole time, or for what its checkpoint says, plus `extend`; where more than
-    /// the rate of revocations can take would expire within a second, later ones get more.
+    /// Starts to lead: every lease runs for its whole time, or for what its checkpoint says, plus `extend`; where more
+    /// than the rate of revocations can take would expire within a second, later ones get more.
     pub fn promote(&mut self, now: Duration, extend: Duration) {
         self.primary = true;
         self.expiries.clear();
@@ -333,8 +335,9 @@ impl Lessor {
         self.primary
     }
 
-    /// At most `max` leases that are due, for the leader to propose revocations of. A lease that is named stays away for
-    /// three seconds, then is named again if it is still there. Bounded work: what is left over comes with the next call.
+    /// At most `max` leases that are due, for the leader to propose revocations of. A lease that is named stays away
+    /// for three seconds, then is named again if it is still there. Bounded work: what is left over comes with the next
+    /// call.
     pub fn expired(&mut self, now: Duration, max: usize) -> Vec<i64> {
         let mut due = Vec::new();
         for _ in 0..LEASE_TIMER_BUDGET {

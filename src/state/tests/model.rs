@@ -121,8 +121,8 @@ impl Model {
         };
         let filtered = [request.min_mod_revision, request.max_mod_revision] != [0, 0]
             || [request.min_create_revision, request.max_create_revision] != [0, 0];
-        // The quirk: without an order the limit goes by key, and one more is read. Then comes the sort by target, and then
-        // the cut.
+        // The quirk: without an order the limit goes by key, and one more is read. Then comes the sort by target, and
+        // then the cut.
         if request.sort_order == 0 && !filtered {
             kvs.truncate(limit.saturating_add(1));
         }

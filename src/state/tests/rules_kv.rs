@@ -213,90 +213,67 @@ fn compares() {
     );
 }
 
-#[test]
-fn ranges() {
+/// Three keys, one of them put twice.
+fn three_keys() -> Member {
     let mut member = Member::new();
     for (key, value) in [("a", "3"), ("b", "2"), ("c", "1"), ("b", "0")] {
         member.put(put(key, value)).unwrap();
     }
-    let keys = |request: RangeRequest| {
-        let response = member.range(&request).unwrap();
-        let keys: Vec<_> = response
-            .kvs
-            .into_iter()
-            .map(|kv| String::from_utf8(kv.key.to_vec()).unwrap())
-            .collect();
-        (keys.concat(), response.more, response.count)
-    };
-    let all = || range("a", "\0");
-    assert_eq!(keys(all()), ("abc".into(), false, 3));
-    assert_eq!(keys(range("\0", "\0")).2, 3);
-    assert_eq!(keys(range("b", "a")), ("".into(), false, 0));
-    assert_eq!(keys(RangeRequest { limit: 2, ..all() }), ("ab".into(), true, 3));
-    assert_eq!(keys(RangeRequest { limit: 3, ..all() }), ("abc".into(), false, 3));
+    member
+}
+
+fn all() -> RangeRequest {
+    range("a", "\0")
+}
+
+/// The keys of the answer, whether there are more, and the count.
+fn keys(member: &mut Member, request: RangeRequest) -> (String, bool, i64) {
+    let response = member.range(&request).unwrap();
+    let keys: Vec<_> = response
+        .kvs
+        .into_iter()
+        .map(|kv| String::from_utf8(kv.key.to_vec()).unwrap())
+        .collect();
+    (keys.concat(), response.more, response.count)
+}
+
+#[test]
+fn ranges() {
+    let mut member = three_keys();
+    assert_eq!(keys(&mut member, all()), ("abc".into(), false, 3));
+    assert_eq!(keys(&mut member, range("\0", "\0")).2, 3);
+    assert_eq!(keys(&mut member, range("b", "a")), ("".into(), false, 0));
+    assert_eq!(keys(&mut member, RangeRequest { limit: 2, ..all() }), ("ab".into(), true, 3));
+    assert_eq!(keys(&mut member, RangeRequest { limit: 3, ..all() }), ("abc".into(), false, 3));
     assert_eq!(
-        keys(RangeRequest {
+        keys(&mut member, RangeRequest {
             limit: i64::MAX,
             ..all()
         })
         .2,
         3
     );
-    assert_eq!(keys(RangeRequest { limit: -1, ..all() }).2, 3);
-    assert_eq!(
-        keys(RangeRequest {
-            limit: 2,
-            sort_order: 2,
-            ..all()
-        }),
-        ("cb".into(), true, 3)
-    );
-    let by_value = RangeRequest {
-        limit: 1,
-        sort_target: 4,
-        ..all()
-    };
-    assert_eq!(
-        keys(by_value.clone()),
-        ("b".into(), true, 3),
-        "no order: the first two keys, sorted, then cut"
-    );
-    assert_eq!(
-        keys(RangeRequest {
-            sort_order: 2,
-            ..by_value
-        }),
-        ("a".into(), true, 3)
-    );
-    assert_eq!(
-        keys(RangeRequest {
-            sort_target: 3,
-            sort_order: 1,
-            ..all()
-        })
-        .0,
-        "acb"
-    );
+    assert_eq!(keys(&mut member, RangeRequest { limit: -1, ..all() }).2, 3);
     let filtered = RangeRequest {
         min_mod_revision: 3,
         max_mod_revision: 4,
         ..all()
     };
     assert_eq!(
-        keys(filtered.clone()),
+        keys(&mut member, filtered.clone()),
         ("c".into(), false, 3),
         "count ignores the filters"
     );
-    assert_eq!(keys(RangeRequest { limit: 1, ..filtered }), ("c".into(), false, 3));
+    assert_eq!(keys(&mut member, RangeRequest { limit: 1, ..filtered }), ("c".into(), false, 3));
     assert_eq!(
-        keys(RangeRequest {
+        keys(&mut member, RangeRequest {
             count_only: true,
             limit: 1,
             ..all()
         }),
         ("".into(), false, 3)
     );
-    assert_eq!(keys(RangeRequest { revision: 3, ..all() }), ("ab".into(), false, 2));
+    assert_eq!(keys(&mut member, RangeRequest { revision: 3, ..all() }), ("ab".into(), false, 2));
     assert_eq!(
         member
             .range(&RangeRequest { revision: 2, ..all() })
@@ -309,6 +286,45 @@ fn ranges() {
     assert_eq!(
         member.range(&RangeRequest { revision: 6, ..all() }),
         Err(StateError::FutureRevision)
+    );
+}
+
+#[test]
+fn sorted_ranges() {
+    let mut member = three_keys();
+    assert_eq!(
+        keys(&mut member, RangeRequest {
+            limit: 2,
+            sort_order: 2,
+            ..all()
+        }),
+        ("cb".into(), true, 3)
+    );
+    let by_value = RangeRequest {
+        limit: 1,
+        sort_target: 4,
+        ..all()
+    };
+    assert_eq!(
+        keys(&mut member, by_value.clone()),
+        ("b".into(), true, 3),
+        "no order: the first two keys, sorted, then cut"
+    );
+    assert_eq!(
+        keys(&mut member, RangeRequest {
+            sort_order: 2,
+            ..by_value
+        }),
+        ("a".into(), true, 3)
+    );
+    assert_eq!(
+        keys(&mut member, RangeRequest {
+            sort_target: 3,
+            sort_order: 1,
+            ..all()
+        })
+        .0,
+        "acb"
     );
 }
 

@@ -1,5 +1,5 @@
-//! One case for each rule of compaction, leases, alarms, restarts and hashes that is easily got wrong (`etcd-surface` 4.4
-//! to 4.12).
+//! One case for each rule of compaction, leases, alarms, restarts and hashes that is easily got wrong (`etcd-surface`
+//! 4.4 to 4.12).
 
 use super::harness::Member;
 use super::requests::*;
