@@ -170,10 +170,7 @@ impl Checkpoints {
         let mut trees: BTreeMap<pages::TreeId, pages::TreeUpdates> = BTreeMap::new();
         for update in &changes.updates {
             let value = update.value.clone().map(Bytes::from);
-            trees
-                .entry(update.tree)
-                .or_default()
-                .insert(update.key.clone(), value);
+            trees.entry(update.tree).or_default().insert(update.key.clone(), value);
         }
         self.running = Some(Position {
             index: changes.applied_index,

@@ -122,7 +122,9 @@ fn a_reader_sees_whole_states_in_order() {
             let garbage = append(entry, main, lease);
             cell.replace(State::new(entry, main), garbage);
         }
-        readers.into_iter().for_each(|reader| reader.join().expect("the reader ends"));
+        readers
+            .into_iter()
+            .for_each(|reader| reader.join().expect("the reader ends"));
         assert_eq!(read(&cell), 4);
         // All guards are gone, so everything has come home, whichever thread found out.
         let released: Vec<i64> = cell.released().map(|(state, _)| state.last_main).collect();

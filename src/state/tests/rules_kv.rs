@@ -243,13 +243,22 @@ fn ranges() {
     assert_eq!(keys(&mut member, all()), ("abc".into(), false, 3));
     assert_eq!(keys(&mut member, range("\0", "\0")).2, 3);
     assert_eq!(keys(&mut member, range("b", "a")), ("".into(), false, 0));
-    assert_eq!(keys(&mut member, RangeRequest { limit: 2, ..all() }), ("ab".into(), true, 3));
-    assert_eq!(keys(&mut member, RangeRequest { limit: 3, ..all() }), ("abc".into(), false, 3));
     assert_eq!(
-        keys(&mut member, RangeRequest {
-            limit: i64::MAX,
-            ..all()
-        })
+        keys(&mut member, RangeRequest { limit: 2, ..all() }),
+        ("ab".into(), true, 3)
+    );
+    assert_eq!(
+        keys(&mut member, RangeRequest { limit: 3, ..all() }),
+        ("abc".into(), false, 3)
+    );
+    assert_eq!(
+        keys(
+            &mut member,
+            RangeRequest {
+                limit: i64::MAX,
+                ..all()
+            }
+        )
         .2,
         3
     );
@@ -264,16 +273,25 @@ fn ranges() {
         ("c".into(), false, 3),
         "count ignores the filters"
     );
-    assert_eq!(keys(&mut member, RangeRequest { limit: 1, ..filtered }), ("c".into(), false, 3));
     assert_eq!(
-        keys(&mut member, RangeRequest {
-            count_only: true,
-            limit: 1,
-            ..all()
-        }),
+        keys(&mut member, RangeRequest { limit: 1, ..filtered }),
+        ("c".into(), false, 3)
+    );
+    assert_eq!(
+        keys(
+            &mut member,
+            RangeRequest {
+                count_only: true,
+                limit: 1,
+                ..all()
+            }
+        ),
         ("".into(), false, 3)
     );
-    assert_eq!(keys(&mut member, RangeRequest { revision: 3, ..all() }), ("ab".into(), false, 2));
+    assert_eq!(
+        keys(&mut member, RangeRequest { revision: 3, ..all() }),
+        ("ab".into(), false, 2)
+    );
     assert_eq!(
         member
             .range(&RangeRequest { revision: 2, ..all() })
@@ -293,11 +311,14 @@ fn ranges() {
 fn sorted_ranges() {
     let mut member = three_keys();
     assert_eq!(
-        keys(&mut member, RangeRequest {
-            limit: 2,
-            sort_order: 2,
-            ..all()
-        }),
+        keys(
+            &mut member,
+            RangeRequest {
+                limit: 2,
+                sort_order: 2,
+                ..all()
+            }
+        ),
         ("cb".into(), true, 3)
     );
     let by_value = RangeRequest {
@@ -311,18 +332,24 @@ fn sorted_ranges() {
         "no order: the first two keys, sorted, then cut"
     );
     assert_eq!(
-        keys(&mut member, RangeRequest {
-            sort_order: 2,
-            ..by_value
-        }),
+        keys(
+            &mut member,
+            RangeRequest {
+                sort_order: 2,
+                ..by_value
+            }
+        ),
         ("a".into(), true, 3)
     );
     assert_eq!(
-        keys(&mut member, RangeRequest {
-            sort_target: 3,
-            sort_order: 1,
-            ..all()
-        })
+        keys(
+            &mut member,
+            RangeRequest {
+                sort_target: 3,
+                sort_order: 1,
+                ..all()
+            }
+        )
         .0,
         "acb"
     );
