@@ -75,7 +75,8 @@ impl Check {
         }
     }
 
-    /// Whether the log core is asked. A serializable read is answered from what this core can see, whoever else is stuck.
+    /// Whether the log core is asked. A serializable read is answered from what this core can see, whoever else is
+    /// stuck.
     pub fn needs_status(self) -> bool {
         self != Check::SerializableRead
     }

@@ -1,6 +1,7 @@
 //! Plain HTTP on the client and metrics listeners: which path is what, and how answers look (`etcd-surface` 1.5).
 //!
-//! Paths are matched as Go's `ServeMux` does it: an unclean path is redirected to the clean one, an unknown one gets its
+//! Paths are matched as Go's `ServeMux` does it: an unclean path is redirected to the clean one, an unknown one gets
+//! its
 //! 404. What needs the member's state is asked of the log core and answered when it has replied.
 
 use super::health::{self, Check, Failure, Kind};

@@ -1,7 +1,7 @@
 //! Latencies of requests: fine buckets from microseconds on, counted by one thread and read by others.
 //!
-//! Four buckets per power of two, so that a quantile is known to a quarter of its value. The unit is 1/512 ms, which makes
-//! every bound of etcd's histograms (1 ms, 2 ms, 4 ms, …) one of these, so that those are sums of these.
+//! Four buckets per power of two, so that a quantile is known to a quarter of its value. The unit is 1/512 ms, which
+//! makes every bound of etcd's histograms (1 ms, 2 ms, 4 ms, …) one of these, so that those are sums of these.
 
 use super::cell::Cell;
 use super::histogram::Buckets;

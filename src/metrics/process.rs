@@ -98,7 +98,8 @@ mod tests {
 
     #[test]
     fn limits_are_read() {
-        let limits = "Limit  Soft Limit  Hard Limit  Units\nMax open files   1024    4096   files\nMax address space   unlimited  unlimited  bytes\n";
+        let limits = "Limit  Soft Limit  Hard Limit  Units\nMax open files   1024    4096   files\n\
+            Max address space   unlimited  unlimited  bytes\n";
         assert_eq!(limit(limits, "Max open files"), 1024.0);
         assert_eq!(limit(limits, "Max address space"), f64::INFINITY);
         assert_eq!(limit(limits, "Max nothing"), 0.0);

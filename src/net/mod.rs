@@ -6,7 +6,8 @@
 //! runnable, the service hears [`Service::turn_end`] and every marked connection is flushed in one send. A peer that
 //! does not read blocks only itself: what it leaves unsent is bounded by `http`, and reading from it stops.
 //!
-//! The protocol is told by the first bytes: HTTP/2 goes to gRPC, anything else to HTTP/1.1, as far as the listener allows.
+//! The protocol is told by the first bytes: HTTP/2 goes to gRPC, anything else to HTTP/1.1, as far as the listener
+//! allows.
 
 mod core;
 mod drive;
