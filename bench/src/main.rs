@@ -1,4 +1,5 @@
-//! `ringd-bench`: loads one etcd server and prints what it saw as one JSON object; `scripts/bench` compares servers with it.
+//! `ringd-bench`: loads one etcd server and prints what it saw as one JSON object; `scripts/bench` compares servers
+//! with it.
 
 mod load;
 
