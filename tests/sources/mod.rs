@@ -1,5 +1,8 @@
 //! Reading the project's own sources, for the tests of its layout and style.
 
+// Each test uses a part of it.
+#![allow(dead_code)]
+
 use std::path::Path;
 
 /// One source file.
