@@ -239,6 +239,18 @@ impl Batch {
         self.stage == Stage::Gathering && self.next == Revision::new(self.first, 0)
     }
 
+    /// Memory that it keeps, in bytes.
+    #[cfg(test)]
+    pub fn capacity(&self) -> usize {
+        self.bytes.capacity()
+            + self.shared.len()
+            + self.scratch.capacity()
+            + self.events.capacity() * size_of::<Event>()
+            + self.matches.capacity() * size_of::<Match>()
+            + self.sends.capacity() * size_of::<Send>()
+            + self.parts.capacity() * size_of::<Range<usize>>()
+    }
+
     /// Whether the watch was there when the batch began.
     pub fn knows(&self, serial: u64) -> bool {
         serial < self.serial_limit

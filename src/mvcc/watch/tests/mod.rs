@@ -1,7 +1,11 @@
 //! Tests of the hub against a store that is kept twice: as window, pages and views, and as a plain list of records.
 
+mod checker;
+mod cost;
+mod random;
 mod rules;
 
+use super::batch::Bounds;
 use super::*;
 use crate::io::disk::Disk;
 use crate::io::memory::MemoryDisk;
@@ -273,4 +277,18 @@ impl WatchSink for Sink {
         let response = WatchResponse::decode(Bytes::from(bytes)).unwrap();
         self.queues.entry(stream).or_default().push_back(response);
     }
+}
+
+/// A hub with bounds that even a short history exceeds.
+fn small_hub(revision: i64) -> Hub {
+    let bounds = Bounds {
+        records: 7,
+        events: 9,
+        bytes: 500,
+        revisions: 5,
+        missing_pages: 2,
+        work: 11,
+        moves: 2,
+    };
+    Hub::with_bounds(CONFIG, revision, bounds)
 }
