@@ -297,7 +297,7 @@ impl Run {
 }
 
 proptest! {
-    #![proptest_config(Config { failure_persistence: None, ..Config::with_cases(192) })]
+    #![proptest_config(Config { failure_persistence: None, ..Config::with_cases(128) })]
 
     #[test]
     fn clients_get_what_they_are_promised(steps in prop::collection::vec(step(), 1..160)) {

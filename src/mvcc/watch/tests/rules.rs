@@ -560,3 +560,25 @@ fn a_lost_record_cancels_the_watches_that_need_it() {
     assert_eq!((sent[1].watch_id, mains(&sent[1])), (0, vec![3, 4]));
     assert_eq!(sent.len(), 2);
 }
+
+/// A watch that is made while a batch is half sent, in the place of one that was canceled, gets nothing of it.
+#[test]
+fn a_new_watch_does_not_inherit_from_a_canceled_one() {
+    let mut setup = Setup::new();
+    setup.hub = small_hub(1);
+    setup.hub.open(1, T0);
+    for _ in 0..20 {
+        setup.create(key("a"));
+    }
+    setup.world.write(&[put("a", "1")]);
+    while setup.sink.queues[&1].is_empty() {
+        assert!(setup.world.step(&mut setup.hub, &mut setup.sink, T0));
+    }
+    let sent = setup.sink.take(1);
+    assert!(sent.len() < 20 && sent.iter().all(|one| one.watch_id < 19));
+    setup.cancel(19);
+    assert_eq!(setup.create(key("b")).watch_id, 20);
+    assert!(setup.settle().iter().all(|one| one.watch_id < 19));
+    setup.world.write(&[put("b", "1")]);
+    assert_eq!(setup.settle().iter().map(|one| one.watch_id).collect::<Vec<_>>(), [20]);
+}
