@@ -14,6 +14,8 @@ mod mvcc {
     pub use crate::revision;
 }
 
+#[path = "../../src/mvcc/index/append.rs"]
+mod append;
 #[path = "../../src/mvcc/index/cell.rs"]
 mod cell;
 #[path = "../../src/mvcc/index/entry.rs"]

@@ -4,9 +4,18 @@
 //! length with acquire and takes slices below it. Bytes below the length never change, so a slice stays valid as long
 //! as the block. Cost: one copy per append, one load per read.
 
-use std::cell::UnsafeCell;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+#[cfg(loom)]
+use loom::{
+    cell::UnsafeCell,
+    sync::Arc,
+    sync::atomic::{AtomicUsize, Ordering},
+};
+#[cfg(not(loom))]
+use std::{
+    cell::UnsafeCell,
+    sync::Arc,
+    sync::atomic::{AtomicUsize, Ordering},
+};
 
 /// The shared side: read only.
 pub struct AppendBlock {
@@ -26,12 +35,21 @@ pub struct AppendWriter {
 
 impl AppendBlock {
     /// The filled bytes.
+    #[cfg(not(loom))]
     pub fn filled(&self) -> &[u8] {
         let length = self.length.load(Ordering::Acquire);
         let start = self.bytes.as_ptr().cast::<u8>();
         // SAFETY: `length` never exceeds the capacity, the bytes below it are initialised (the block is zeroed at
         // creation) and nobody writes to them any more.
         unsafe { std::slice::from_raw_parts(start, length) }
+    }
+
+    /// A copy of the filled bytes: loom looks at each.
+    #[cfg(loom)]
+    pub fn filled(&self) -> Vec<u8> {
+        let filled = &self.bytes[..self.length.load(Ordering::Acquire)];
+        // SAFETY: as above; loom checks the accesses.
+        filled.iter().map(|byte| byte.with(|byte| unsafe { *byte })).collect()
     }
 
     /// Bytes the block can hold.
@@ -43,12 +61,9 @@ impl AppendBlock {
 impl AppendWriter {
     /// A new block of `capacity` bytes. Untouched memory of a large block is not resident.
     pub fn new(capacity: usize) -> AppendWriter {
-        let zeroed = vec![0u8; capacity].into_boxed_slice();
-        // SAFETY: `UnsafeCell<u8>` has the layout of `u8`, so the allocation is one of `[UnsafeCell<u8>]` as well.
-        let bytes = unsafe { Box::from_raw(Box::into_raw(zeroed) as *mut [UnsafeCell<u8>]) };
         AppendWriter {
             block: Arc::new(AppendBlock {
-                bytes,
+                bytes: zeroed(capacity),
                 length: AtomicUsize::new(0),
             }),
         }
@@ -77,16 +92,73 @@ impl AppendWriter {
             "append of {length} bytes to a block with {} free",
             self.free()
         );
-        let pointer = self.block.bytes[start..].as_ptr();
-        // SAFETY: the range lies inside the allocation and above `length`, where only this writer, which is borrowed
-        // mutably, reads or writes. Going through `UnsafeCell::raw_get` keeps the right to write.
-        let target = unsafe { std::slice::from_raw_parts_mut(UnsafeCell::raw_get(pointer), length) };
-        fill(target);
+        // SAFETY: the bytes are above `length`, where only this writer, which is borrowed mutably, reads or writes.
+        unsafe { with_bytes(&self.block.bytes[start..start + length], fill) };
         self.block.length.store(start + length, Ordering::Release);
     }
 }
 
-#[cfg(test)]
+#[cfg(not(loom))]
+fn zeroed(capacity: usize) -> Box<[UnsafeCell<u8>]> {
+    let bytes = vec![0u8; capacity].into_boxed_slice();
+    // SAFETY: `UnsafeCell<u8>` has the layout of `u8`, so the allocation is one of `[UnsafeCell<u8>]` as well.
+    unsafe { Box::from_raw(Box::into_raw(bytes) as *mut [UnsafeCell<u8>]) }
+}
+
+#[cfg(loom)]
+fn zeroed(capacity: usize) -> Box<[UnsafeCell<u8>]> {
+    (0..capacity).map(|_| UnsafeCell::new(0)).collect()
+}
+
+/// Lets `fill` write these bytes.
+///
+/// # Safety
+/// No other access to them may be concurrent with the call.
+#[cfg(not(loom))]
+unsafe fn with_bytes(bytes: &[UnsafeCell<u8>], fill: impl FnOnce(&mut [u8])) {
+    let start = UnsafeCell::raw_get(bytes.as_ptr());
+    // SAFETY: in bounds, initialised, and nobody else looks, by the caller's promise. Going through
+    // `UnsafeCell::raw_get` keeps the right to write.
+    fill(unsafe { std::slice::from_raw_parts_mut(start, bytes.len()) });
+}
+
+/// # Safety
+/// As the real one; loom reports a race instead.
+#[cfg(loom)]
+unsafe fn with_bytes(bytes: &[UnsafeCell<u8>], fill: impl FnOnce(&mut [u8])) {
+    let mut copy = vec![0; bytes.len()];
+    fill(&mut copy);
+    for (byte, value) in bytes.iter().zip(copy) {
+        // SAFETY: loom checks the access.
+        byte.with_mut(|byte| unsafe { *byte = value });
+    }
+}
+
+#[cfg(all(test, loom))]
+mod model {
+    use super::*;
+
+    #[test]
+    fn readers_see_whole_appends() {
+        loom::model(|| {
+            let mut writer = AppendWriter::new(3);
+            let block = writer.block().clone();
+            let reader = loom::thread::spawn(move || {
+                for _ in 0..2 {
+                    let filled = block.filled();
+                    assert_eq!(filled, &[1, 2, 3][..filled.len()]);
+                    assert_ne!(filled.len(), 1, "half an append");
+                }
+            });
+            writer.append(2, |bytes| bytes.copy_from_slice(&[1, 2]));
+            writer.append(1, |bytes| bytes[0] = 3);
+            reader.join().unwrap();
+            assert_eq!(writer.block().filled(), [1, 2, 3]);
+        });
+    }
+}
+
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

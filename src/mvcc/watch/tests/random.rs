@@ -64,7 +64,7 @@ fn operation() -> impl Strategy<Value = Operation> {
 
 fn options() -> impl Strategy<Value = WatchOptions> {
     let filter = prop::bool::weighted(0.15);
-    (filter.clone(), filter, any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
+    (filter, filter, any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
         |(no_put, no_delete, prev_kv, fragment, progress_notify)| WatchOptions {
             no_put,
             no_delete,
