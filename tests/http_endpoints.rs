@@ -43,11 +43,28 @@ fn request(address: &str, method: &str, target: &str) -> Answer {
         let (name, value) = line.split_once(": ").expect("a field");
         (name.to_ascii_lowercase(), value.to_string())
     });
+    let fields: Vec<_> = fields.collect();
+    let is_chunked = fields.iter().any(|(name, _)| name == "transfer-encoding");
     Answer {
         status: status.parse().expect("a number"),
-        fields: fields.collect(),
-        body: body.to_string(),
+        body: if is_chunked {
+            join_chunks(body)
+        } else {
+            body.to_string()
+        },
+        fields,
     }
+}
+
+/// The body that chunks make.
+fn join_chunks(mut rest: &str) -> String {
+    let mut body = String::new();
+    while let Some((length, tail)) = rest.split_once("\r\n") {
+        let length = usize::from_str_radix(length, 16).expect("a chunk's length");
+        body.push_str(&tail[..length]);
+        rest = tail[length..].strip_prefix("\r\n").expect("a chunk's end");
+    }
+    body
 }
 
 fn exchange(address: &str, sent: &[u8]) -> Vec<u8> {
@@ -226,6 +243,169 @@ fn each_listener_offers_what_is_its_own() {
     });
 }
 
+/// What a few requests of every kind change in the metrics.
+const COUNTED: &[&str] = &[
+    "etcd_mvcc_put_total",
+    "etcd_mvcc_delete_total",
+    "etcd_mvcc_range_total",
+    "etcd_mvcc_txn_total",
+    "etcd_debugging_mvcc_keys_total",
+    "etcd_debugging_mvcc_current_revision",
+    "etcd_debugging_mvcc_total_put_size_in_bytes",
+    "etcd_debugging_lease_granted_total",
+    "etcd_debugging_lease_renewed_total",
+    "etcd_debugging_lease_revoked_total",
+    "etcd_debugging_lease_ttl_total_sum",
+    r#"etcd_debugging_lease_ttl_total_bucket{le="64"}"#,
+    r#"etcd_server_request_duration_seconds_count{success="true",type="Put"}"#,
+    r#"etcd_server_request_duration_seconds_count{success="true",type="DeleteRange"}"#,
+    r#"etcd_server_request_duration_seconds_count{success="true",type="Compaction"}"#,
+    r#"etcd_server_request_duration_seconds_count{success="true",type="LeaseGrant"}"#,
+    r#"grpc_server_started_total{grpc_method="Put",grpc_service="etcdserverpb.KV",grpc_type="unary"}"#,
+    r#"grpc_server_handled_total{grpc_code="OK",grpc_method="Put",grpc_service="etcdserverpb.KV",grpc_type="unary"}"#,
+    r#"grpc_server_handled_total{grpc_code="InvalidArgument",grpc_method="Put",grpc_service="etcdserverpb.KV",grpc_type="unary"}"#,
+    r#"grpc_server_handled_total{grpc_code="OutOfRange",grpc_method="Range",grpc_service="etcdserverpb.KV",grpc_type="unary"}"#,
+    r#"grpc_server_msg_received_total{grpc_method="Put",grpc_service="etcdserverpb.KV",grpc_type="unary"}"#,
+    r#"grpc_server_msg_sent_total{grpc_method="Put",grpc_service="etcdserverpb.KV",grpc_type="unary"}"#,
+    r#"grpc_server_msg_sent_total{grpc_method="LeaseKeepAlive",grpc_service="etcdserverpb.Lease",grpc_type="bidi_stream"}"#,
+    r#"grpc_server_msg_received_total{grpc_method="LeaseKeepAlive",grpc_service="etcdserverpb.Lease",grpc_type="bidi_stream"}"#,
+    r#"grpc_server_handled_total{grpc_code="OK",grpc_method="LeaseKeepAlive",grpc_service="etcdserverpb.Lease",grpc_type="bidi_stream"}"#,
+];
+
+/// Puts (one refused), reads (one refused), deletes, a transaction, leases, a compaction.
+async fn requests(channel: &Channel) {
+    let put: pb::PutResponse = channel.call(etcd::PUT, &etcd::put("a", "one")).await.expect("a put");
+    let overwriting = pb::PutRequest {
+        prev_kv: true,
+        ..etcd::put("a", "two")
+    };
+    let _: pb::PutResponse = channel.call(etcd::PUT, &overwriting).await.expect("a put");
+    assert_eq!(channel.unary(etcd::PUT, Default::default(), &[]).await.status.code, 3);
+    let _: pb::RangeResponse = channel.call(etcd::RANGE, &etcd::get("a")).await.expect("a read");
+    let future = pb::RangeRequest {
+        revision: put.header.expect("a header").revision + 1000,
+        ..etcd::get("a")
+    };
+    let refused = channel.call::<pb::RangeResponse>(etcd::RANGE, &future).await;
+    assert_eq!(refused.expect_err("a future revision").code, 11);
+    let txn = pb::TxnRequest {
+        compare: vec![
+            etcd::mod_revision_is("b", 0),
+            etcd::mod_revision_is("a", put.header.expect("a header").revision + 1),
+        ],
+        success: vec![
+            etcd::operation(pb::request_op::Request::RequestPut(etcd::put("b", "three"))),
+            etcd::operation(pb::request_op::Request::RequestRange(etcd::get("a"))),
+            etcd::operation(pb::request_op::Request::RequestDeleteRange(etcd::delete("c"))),
+        ],
+        ..Default::default()
+    };
+    let txn: pb::TxnResponse = channel.call(etcd::TXN, &txn).await.expect("a transaction");
+    for key in ["a", "nothing"] {
+        let _: pb::DeleteRangeResponse = channel
+            .call(etcd::DELETE_RANGE, &etcd::delete(key))
+            .await
+            .expect("a delete");
+    }
+    let lease = pb::LeaseGrantRequest { id: 77, ttl: 60 };
+    let _: pb::LeaseGrantResponse = channel.call(etcd::LEASE_GRANT, &lease).await.expect("a lease");
+    let mut stream = channel.stream(etcd::LEASE_KEEP_ALIVE, &[]).await.expect("a stream");
+    for _ in 0..2 {
+        stream
+            .send(&pb::LeaseKeepAliveRequest { id: 77 })
+            .expect("a keep-alive");
+        let renewed: pb::LeaseKeepAliveResponse = stream.next().await.expect("renewed").expect("an answer");
+        assert_eq!(renewed.ttl, 60);
+    }
+    stream.finish_sending().expect("the end");
+    assert_eq!(stream.next_raw().await.expect("status OK"), None);
+    let lease = pb::LeaseRevokeRequest { id: 77 };
+    let _: pb::LeaseRevokeResponse = channel.call(etcd::LEASE_REVOKE, &lease).await.expect("a revocation");
+    let compaction = pb::CompactionRequest {
+        revision: txn.header.expect("a header").revision,
+        physical: true,
+    };
+    let _: pb::CompactionResponse = channel.call(etcd::COMPACT, &compaction).await.expect("a compaction");
+}
+
+/// How much the requests changed what is counted; a series that was not there before was 0.
+fn counted(server: &Server) -> Vec<(&'static str, f64)> {
+    let before = get(server, "/metrics").body;
+    support::block_on(async {
+        let channel = Channel::connect(&server.address()).await.expect("a connection");
+        requests(&channel).await;
+    });
+    let after = get(server, "/metrics").body;
+    let change = |name: &&'static str| {
+        let old = if before.contains(&format!("\n{name} ")) {
+            series(&before, name)
+        } else {
+            0.0
+        };
+        (*name, series(&after, name) - old)
+    };
+    COUNTED.iter().map(change).collect()
+}
+
+/// Names and kinds of the families of a page.
+fn families(page: &str) -> Vec<(&str, &str)> {
+    let lines = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+    lines.filter_map(|line| line.split_once(' ')).collect()
+}
+
+#[test]
+fn metrics_tell_what_happened() {
+    let server = Server::start(Program::Ringd, &[]);
+    let change = counted(&server);
+    let of = |name: &str| change.iter().find(|(found, _)| *found == name).expect("counted").1;
+    assert_eq!(of("etcd_mvcc_put_total"), 3.0);
+    assert_eq!(of("etcd_mvcc_delete_total"), 3.0);
+    assert_eq!(of("etcd_debugging_mvcc_keys_total"), 1.0);
+    assert_eq!(of("etcd_debugging_mvcc_total_put_size_in_bytes"), 14.0);
+    let answer = get(&server, "/metrics");
+    assert_eq!(
+        answer.field("content-type"),
+        Some("text/plain; version=0.0.4; charset=utf-8; escaping=underscores")
+    );
+    let page = &answer.body;
+    for (name, value) in [
+        ("etcd_server_has_leader", 1.0),
+        ("etcd_server_is_leader", 1.0),
+        ("etcd_server_is_learner", 0.0),
+        ("etcd_server_proposals_pending", 0.0),
+        (r#"etcd_server_version{server_version="3.7.1"}"#, 1.0),
+        (r#"etcd_cluster_version{cluster_version="3.7"}"#, 1.0),
+        ("etcd_debugging_mvcc_compact_revision", 4.0),
+        ("etcd_debugging_mvcc_db_compaction_keys_total", 1.0),
+        ("promhttp_metric_handler_requests_total{code=\"200\"}", 3.0),
+    ] {
+        assert_eq!(series(page, name), value, "{name}");
+    }
+    for positive in [
+        "etcd_server_leader_changes_seen_total",
+        "etcd_disk_wal_fsync_duration_seconds_count",
+        "etcd_disk_wal_write_bytes_total",
+        "etcd_mvcc_db_total_size_in_bytes",
+        "process_resident_memory_bytes",
+        "process_open_fds",
+        "etcd_debugging_mvcc_db_compaction_last",
+        r#"ringd_request_duration_seconds_sum{success="true",type="Put"}"#,
+    ] {
+        assert!(series(page, positive) > 0.0, "{positive}");
+    }
+    let mut names: Vec<_> = families(page).into_iter().map(|(name, _)| name).collect();
+    names.sort_unstable();
+    let count = names.len();
+    names.dedup();
+    assert_eq!(names.len(), count, "a family stands twice");
+    // A put takes microseconds more than nothing and less than a second.
+    let below = |bound: &str| {
+        let name = r#"ringd_request_duration_seconds_bucket{success="true",type="Put",le=""#;
+        series(page, &format!("{name}{bound}\"}}"))
+    };
+    assert_eq!((below("7.8125e-06"), below("1.024")), (0.0, 2.0));
+}
+
 #[cfg(feature = "blackbox")]
 mod compared {
     use super::*;
@@ -274,6 +454,21 @@ mod compared {
                     [&ours, &theirs].map(|server| comparable(request(&server.address(), method, target)));
                 assert_eq!(ours, theirs, "{method} {target}");
             }
+        }
+    }
+
+    #[test]
+    fn metrics_count_as_etcd_does() {
+        let [ours, theirs] = [Program::Ringd, Program::Reference].map(|program| Server::start(program, &[]));
+        assert_eq!(counted(&ours), counted(&theirs));
+        let [ours, theirs] = [ours, theirs].map(|server| get(&server, "/metrics").body);
+        let theirs = families(&theirs);
+        for (name, kind) in families(&ours)
+            .into_iter()
+            .filter(|(name, _)| !name.starts_with("ringd_"))
+        {
+            let found = theirs.iter().find(|(found, _)| *found == name);
+            assert_eq!(found.map(|(_, kind)| *kind), Some(kind), "{name}");
         }
     }
 }

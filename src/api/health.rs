@@ -64,6 +64,17 @@ impl Kind {
     }
 }
 
+/// The number of a check in the metrics, below `CHECKS`.
+pub(super) fn check_number(kind: Kind, check: Check) -> usize {
+    match kind {
+        Kind::Live => 0,
+        Kind::Ready => 1 + check as usize,
+    }
+}
+
+/// How many checks there are.
+pub(super) const CHECKS: usize = 5;
+
 impl Check {
     /// Its name in paths, answers and metrics.
     pub fn name(self) -> &'static str {

@@ -28,6 +28,8 @@ pub enum Offer {
 /// What is answered when the member's state is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Page {
+    /// `/metrics`, by whatever method.
+    Metrics,
     /// `/version`.
     Version,
     /// `/health`, leaving alarms of these names out.
@@ -82,6 +84,9 @@ impl Response {
 /// The type of plain text.
 pub(super) const TEXT: &str = "text/plain; charset=utf-8";
 
+/// The type of Prometheus' text format, with etcd's parameters.
+const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
+
 /// What etcd's client listeners add to every answer; `--cors` may be nothing but `*`.
 const CORS: [(&str, &str); 3] = [
     ("Access-Control-Allow-Headers", "accept, content-type, authorization"),
@@ -118,6 +123,10 @@ impl Api {
     pub(super) fn http_status_known(&mut self, net: &mut Net, asked: Asked, status: Result<&MemberStatus, &Status>) {
         let Asked { exchange, offer, page } = asked;
         let response = match (page, status) {
+            (Page::Metrics, status) => {
+                self.own_metrics().scrapes.add(1);
+                Response::new(200, METRICS, self.metrics_page(status.ok()))
+            }
             (Page::Version, Ok(status)) => self.version(status),
             (Page::Version, Err(error)) => Response::error(503, &error.message),
             (Page::Health { excluded, serializable }, status) => {
@@ -125,6 +134,13 @@ impl Api {
                     Ok(status) => health::problem(status, &excluded, serializable),
                     Err(error) => Some(format!("RANGE ERROR:{}", error.message)),
                 };
+                let metrics = self.own_metrics();
+                if problem.is_some() {
+                    &metrics.unhealthy
+                } else {
+                    &metrics.healthy
+                }
+                .add(1);
                 health::response(problem)
             }
             (Page::Checks { kind, checks, verbose }, status) => {
@@ -143,7 +159,12 @@ impl Api {
     ) -> Response {
         let own = self.settings.identity.member_id;
         let results = checks.iter().map(|check| (*check, check.run(own, status)));
-        health::checked(kind, &results.collect::<Vec<_>>(), verbose)
+        let results: Vec<_> = results.collect();
+        for (check, result) in &results {
+            self.own_metrics()
+                .count_check(health::check_number(kind, *check), result.is_ok());
+        }
+        health::checked(kind, &results, verbose)
     }
 
     fn version(&self, status: &MemberStatus) -> Response {
@@ -183,6 +204,7 @@ fn route(offer: Offer, request: &http1::Request) -> Route {
     }
     let query = Query::parse(request.query());
     let page = match path.as_str() {
+        "/metrics" => return Route::Page(Page::Metrics),
         "/version" if offer == Offer::Client => Page::Version,
         "/health" => Page::Health {
             excluded: query.all("exclude"),

@@ -131,6 +131,7 @@ impl Api {
     pub(super) fn range(&mut self, net: &mut Net, caller: Caller, message: Bytes) -> Result<(), Status> {
         let request: RangeRequest = decode(Shape::Flat, message).map_err(|error| error::status(&error))?;
         validate::check_range(&request).map_err(|error| error::status(&error))?;
+        self.own_metrics().ranges.add(1);
         let index = self.index.clone();
         let pinned = index.pin();
         let view = pinned.view();
@@ -159,10 +160,14 @@ impl Api {
     /// Answers a unary call with bytes that may go into the output at once.
     fn answer_copied(&mut self, net: &mut Net, caller: Caller, bytes: &[u8]) {
         let _ = net.reply(caller.call, bytes.len(), |out| out.extend_from_slice(bytes));
-        self.finished(caller);
+        self.finished(caller, bytes.len());
     }
 
     fn read_txn(&mut self, net: &mut Net, caller: Caller, request: TxnRequest) -> Result<(), Status> {
+        // Which branch is taken, and how many compares that takes, is not known yet.
+        let ranges = (request.compare.len() + request.success.len().max(request.failure.len())) as u64;
+        self.own_metrics().ranges.add(ranges);
+        self.own_metrics().read_txns.add(u64::from(ranges > 1));
         let index = self.index.clone();
         let pinned = index.pin();
         let view = pinned.view();
@@ -275,7 +280,7 @@ impl Api {
         match encode_write(&index.pin(), &payload, &answer, identity, view, &records) {
             Ok(bytes) => {
                 let _ = net.reply(caller.call, bytes.len(), |out| out.extend_from_slice(&bytes));
-                self.finished(caller);
+                self.finished(caller, bytes.len());
             }
             Err(missing) => self.spawn_show(caller, payload, answer, view.clone(), missing),
         }

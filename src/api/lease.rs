@@ -2,6 +2,7 @@
 
 use super::error;
 use super::kv::Field;
+use super::method::Method;
 use super::service::{Api, Caller, Waiting, WriteRequest};
 use crate::grpc::{Code, Status};
 use crate::net::Net;
@@ -77,6 +78,7 @@ impl Api {
         };
         let length = response.encoded_len();
         let _ = net.send_message_with(caller.call, length, |out| response.encode_raw(out));
+        self.count_streamed(Method::LeaseKeepAlive, length);
         let Some(state) = self.state(caller) else { return };
         state.pending -= 1;
         if state.half_closed && state.pending == 0 {

@@ -154,6 +154,7 @@ impl Api {
                 let response = HealthCheckResponse { status: status as i32 };
                 let length = response.encoded_len();
                 let _ = net.send_message_with(caller.call, length, |out| response.encode_raw(out));
+                self.count_streamed(method, length);
             }
         }
         Ok(())

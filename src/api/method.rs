@@ -92,6 +92,12 @@ methods! {
 }
 
 impl Method {
+    /// Whether the callee may send more than one message.
+    pub fn streams_responses(self) -> bool {
+        let streams = [Method::RangeStream, Method::Snapshot, Method::HealthWatch];
+        self.streams_requests() || streams.contains(&self)
+    }
+
     /// Whether the caller may send more than one message.
     pub fn streams_requests(self) -> bool {
         matches!(self, Method::Watch | Method::LeaseKeepAlive)

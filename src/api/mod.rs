@@ -4,6 +4,7 @@
 //! bytes of outcomes; `tasks` are the reads that take long. Knows sockets only through `net`.
 
 pub mod answer;
+mod counting;
 pub mod error;
 mod hash;
 mod health;
@@ -12,6 +13,7 @@ mod kv;
 mod lease;
 mod maintenance;
 pub mod method;
+mod metrics;
 pub mod records;
 mod service;
 mod tasks;

@@ -4,6 +4,7 @@
 //! are answered when it replies. Reads that are long or need the disk run as tasks, in slices, under flow control.
 
 use super::answer::Identity;
+use super::counting::Ended;
 use super::error;
 use super::http::Offer;
 use super::method::Method;
@@ -11,6 +12,7 @@ use super::records::PageReads;
 use crate::grpc::{Code, Request as GrpcRequest, Status};
 use crate::http::http1;
 use crate::limits::API_MAILBOX_LANE;
+use crate::metrics::Registry;
 use crate::mvcc::index::Index;
 use crate::mvcc::readers::Readers;
 use crate::mvcc::view::View;
@@ -47,6 +49,8 @@ pub struct Settings {
     pub progress_interval: Duration,
     /// What plain HTTP offers on each listener, by its number.
     pub offers: Arc<[Offer]>,
+    /// What the cores count.
+    pub metrics: Arc<Registry>,
 }
 
 /// A call and the key of its state.
@@ -66,6 +70,10 @@ pub(super) struct CallState {
     pub pending: usize,
     /// Whether the caller has no more to ask.
     pub half_closed: bool,
+    /// When its last message came.
+    pub received_at: Duration,
+    /// When it ends by itself.
+    pub deadline: Option<Duration>,
     /// Wakes the task that produces the answer when there is room.
     pub room: Option<Rc<Notify>>,
 }
@@ -120,6 +128,8 @@ pub struct Api {
     /// Revisions read in slices, and how many reads are at each.
     reading: BTreeMap<i64, usize>,
     next_request_id: u64,
+    /// Calls that ended in this turn.
+    pub(super) ended: Vec<Ended>,
     pub(super) stopping: bool,
 }
 
@@ -150,6 +160,7 @@ impl Api {
             readers,
             reading: BTreeMap::new(),
             next_request_id,
+            ended: Vec::new(),
             stopping: false,
         }
     }
@@ -268,13 +279,13 @@ impl Api {
         let length = message.encoded_len();
         // A call that is gone meanwhile needs no answer.
         let _ = net.reply(caller.call, length, |out| message.encode_raw(out));
-        self.forget(caller);
+        self.finished(caller, length);
     }
 
     /// Ends a call with an error.
     pub(super) fn fail(&mut self, net: &mut Net, caller: Caller, status: &Status) {
         let _ = net.finish(caller.call, status);
-        self.forget(caller);
+        self.forget(caller, status.code);
     }
 
     /// Notes a read in slices at a main revision: compaction keeps what it needs.
@@ -354,7 +365,7 @@ impl Service for Api {
         }
     }
 
-    fn started(&mut self, net: &mut Net, call: Call, head: Head, _timeout: Option<Duration>) -> u64 {
+    fn started(&mut self, net: &mut Net, call: Call, head: Head, timeout: Option<Duration>) -> u64 {
         let refusal = match head {
             Head::Known(method) if !self.stopping => {
                 let tag = self.calls.insert(CallState {
@@ -363,10 +374,14 @@ impl Service for Api {
                     answered: false,
                     pending: 0,
                     half_closed: false,
+                    received_at: net.now(),
+                    deadline: timeout.map(|timeout| net.now().saturating_add(timeout)),
                     room: None,
                 }) as u64;
+                self.own_metrics().methods[method as usize].started.add(1);
                 if method == Method::Watch {
                     self.watch_started(net, Caller { call, tag });
+                    self.own_metrics().watch_streams.add(1);
                 }
                 return tag;
             }
@@ -379,12 +394,15 @@ impl Service for Api {
 
     fn message(&mut self, net: &mut Net, call: Call, tag: u64, message: Bytes, last: bool) {
         let caller = Caller { call, tag };
+        let now = net.now();
         let Some(state) = self.state(caller) else { return };
         let method = state.method;
+        state.received_at = now;
         if std::mem::replace(&mut state.answered, true) && !method.streams_requests() {
             self.fail(net, caller, &Status::second_stream_message());
             return;
         }
+        self.count_received(method, message.len());
         self.dispatch(net, caller, method, message);
         if last {
             self.half_closed(net, call, tag);
@@ -403,8 +421,19 @@ impl Service for Api {
         }
     }
 
-    fn cancelled(&mut self, _net: &mut Net, call: Call, tag: u64) {
-        self.forget(Caller { call, tag });
+    fn cancelled(&mut self, net: &mut Net, call: Call, tag: u64) {
+        let caller = Caller { call, tag };
+        let now = net.now();
+        let deadline = self.state(caller).and_then(|state| state.deadline);
+        let expired = deadline.is_some_and(|deadline| deadline <= now);
+        self.forget(
+            caller,
+            if expired {
+                Code::DeadlineExceeded
+            } else {
+                Code::Canceled
+            },
+        );
     }
 
     fn writable(&mut self, net: &mut Net, call: Call, tag: u64) {
@@ -424,6 +453,7 @@ impl Service for Api {
 
     fn turn_end(&mut self, net: &mut Net) {
         self.watches_advance(net);
+        self.count_ended(net.now());
         self.post_backlog();
     }
 
@@ -451,17 +481,20 @@ impl Api {
             .filter(|state| state.call == caller.call)
     }
 
-    /// A call was answered to its end.
-    pub(super) fn finished(&mut self, caller: Caller) {
-        self.forget(caller);
+    /// A call was answered to its end, with a message of `length` bytes if it is unary.
+    pub(super) fn finished(&mut self, caller: Caller, length: usize) {
+        self.count_sent_bytes(length);
+        self.forget(caller, Code::Ok);
     }
 
-    fn forget(&mut self, caller: Caller) {
+    fn forget(&mut self, caller: Caller, code: Code) {
         let Some(state) = self.state(caller) else { return };
-        let (method, room) = (state.method, state.room.take());
+        let (method, room, received_at) = (state.method, state.room.take(), state.received_at);
         self.calls.remove(caller.tag as usize);
+        self.call_ended(method, code, received_at);
         if method == Method::Watch {
             self.watch_ended(caller);
+            self.own_metrics().watch_streams.subtract(1);
         }
         if let Some(room) = room {
             room.notify();

@@ -76,7 +76,8 @@ impl Api {
     fn task_ended(&mut self, net: &mut Net, caller: Caller, at_main: i64, result: Result<(), Ended>) {
         self.end_reading(at_main);
         match result {
-            Ok(()) => self.finished(caller),
+            // What it sent was counted as it went.
+            Ok(()) => self.finished(caller, 0),
             Err(Ended::Gone) => {}
             Err(Ended::Failed(status)) => self.fail(net, caller, &status),
             Err(Ended::Corrupt(description)) => {
@@ -267,6 +268,7 @@ impl Task {
         answer::put_range_end(&mut end, rows.more, rows.count);
         length += end.len();
         self.send(|net, call| net.begin_message(call, length))?;
+        self.connections.with(|api, _| api.count_sent_bytes(length));
         for at in 0..rows.rows.len() {
             self.with_row(rows, at, &mut buffer, |row| answer::put_kv(&mut part, row))
                 .await?;
@@ -317,13 +319,18 @@ impl Task {
         crate::mvcc::record::put_varint(&mut message, response.len() as u64);
         message.extend_from_slice(response);
         self.wait_for_room().await?;
+        let length = message.len();
         self.send(|net, call| net.send_message(call, message.into()))?;
+        let method = super::method::Method::RangeStream;
+        self.connections.with(|api, _| api.count_streamed(method, length));
         serve::yield_now().await;
         Ok(())
     }
 
     pub(super) fn send_whole(&self, message: Bytes) -> Result<(), Ended> {
+        let length = message.len();
         self.send(|net, call| net.send_message(call, message))?;
+        self.connections.with(|api, _| api.count_sent_bytes(length));
         self.send(|net, call| net.finish(call, &Status::OK))
     }
 

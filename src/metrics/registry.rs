@@ -73,8 +73,8 @@ pub struct CoreMetrics {
     pub scrapes: Cell,
     /// Results of checks by the number of the check: failed, succeeded.
     pub checks: Box<[[Cell; 2]]>,
-    /// The last result of each check, 1 for success; 2 for none yet.
-    pub last_checks: Box<[Cell]>,
+    /// The last result of each check, 1 for success; `NEVER` for none yet.
+    last_checks: Box<[Cell]>,
 }
 
 /// Result of a check that was never made.
@@ -100,6 +100,22 @@ impl CoreMetrics {
             scrapes: Cell::default(),
             checks: (0..checks).map(|_| Default::default()).collect(),
             last_checks,
+        }
+    }
+}
+
+impl CoreMetrics {
+    /// Counts the result of a health check.
+    pub fn count_check(&self, check: usize, passed: bool) {
+        self.checks[check][usize::from(passed)].add(1);
+        self.last_checks[check].set(u64::from(passed));
+    }
+
+    /// The last result of a health check on this core; `None` when it was never made.
+    pub fn last_check(&self, check: usize) -> Option<bool> {
+        match self.last_checks[check].get() {
+            NEVER => None,
+            result => Some(result == 1),
         }
     }
 }

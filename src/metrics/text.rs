@@ -19,17 +19,19 @@ pub enum Kind {
 pub struct Text {
     page: String,
     name: &'static str,
+    /// The family's head, until it has a series.
+    head: String,
 }
 
 impl Text {
-    /// Begins a family; the series that follow are of it.
+    /// Begins a family; the series that follow are of it. Without any it is left out.
     pub fn family(&mut self, name: &'static str, kind: Kind, help: &str) {
         let kind = match kind {
             Kind::Counter => "counter",
             Kind::Gauge => "gauge",
             Kind::Histogram => "histogram",
         };
-        let _ = write!(self.page, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+        self.head = format!("# HELP {name} {help}\n# TYPE {name} {kind}\n");
         self.name = name;
     }
 
@@ -55,6 +57,7 @@ impl Text {
     }
 
     fn line(&mut self, suffix: &str, labels: &[(&str, &str)], bound: Option<f64>, value: f64) {
+        self.page.push_str(&std::mem::take(&mut self.head));
         self.page.push_str(self.name);
         self.page.push_str(suffix);
         let mut separator = '{';
@@ -131,6 +134,7 @@ mod tests {
     fn a_page_has_families_series_and_histograms() {
         let mut text = Text::default();
         text.single("a_total", Kind::Counter, "As.", 3.0);
+        text.family("empty", Kind::Gauge, "None.");
         text.family("b", Kind::Gauge, "Bs.");
         text.series(&[("x", "1"), ("y", "q\"\\\n")], 0.5);
         text.family("c", Kind::Histogram, "Cs.");

@@ -207,6 +207,7 @@ impl LogCore {
             }
             Progress::Done(outcome) => {
                 let current = self.applier.current.take().expect("an entry is under way");
+                self.counters.applied(&current.request, &outcome);
                 self.dirty_bytes += current.length as u64;
                 Ok(self.finish_entry(current, outcome))
             }
@@ -263,7 +264,6 @@ impl LogCore {
 
     /// Removes what a compaction leaves, by slices. True when more could be removed at once.
     pub(super) fn compact_some<D: Disk>(&mut self, disk: &mut D, now: Duration) -> Result<bool, Fatal> {
-        let _ = now;
         if !self.applier.is_idle() {
             return Ok(false);
         }
@@ -271,11 +271,15 @@ impl LogCore {
             Some(target) if self.readers.lowest() >= target => {}
             _ => return Ok(false),
         }
-        match self.state.compaction_step(COMPACTION_SLICE_RECORDS) {
+        let before = self.state.keys().revisions();
+        let progress = self.state.compaction_step(COMPACTION_SLICE_RECORDS);
+        self.count_compacted(before);
+        match progress {
             CompactionProgress::Idle => return Ok(false),
             CompactionProgress::More => {}
             CompactionProgress::NeedsRecords { from, through } => return self.load_compacted(disk, from, through),
             CompactionProgress::Finished(revision) => {
+                self.counters.compacted_at = Some(now);
                 let root = self.checkpoints.store().root().clone();
                 self.publish(root);
                 let (done, waiting) = std::mem::take(&mut self.applier.physical)
@@ -290,12 +294,19 @@ impl LogCore {
         Ok(true)
     }
 
+    /// Counts the records that went since the index had `before` revisions.
+    fn count_compacted(&mut self, before: usize) {
+        self.counters.records_compacted += before.saturating_sub(self.state.keys().revisions()) as u64;
+    }
+
     /// Hands a compaction the keys of records that only the page store has.
     fn load_compacted<D: Disk>(&mut self, disk: &mut D, from: Revision, through: i64) -> Result<bool, Fatal> {
         let root = self.checkpoints.store().root().clone();
         match self.loader.keys(disk, &root, from, through, COMPACTION_SLICE_RECORDS)? {
             Some((keys, next)) => {
+                let before = self.state.keys().revisions();
                 self.state.compact_records(keys, next);
+                self.count_compacted(before);
                 Ok(true)
             }
             None => Ok(false),

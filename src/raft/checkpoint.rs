@@ -40,6 +40,8 @@ pub struct Committed {
     pub root: Root,
     /// The last entry it contains.
     pub position: Position,
+    /// Time from its beginning.
+    pub took: Duration,
 }
 
 /// A cut that has not become durable yet.
@@ -60,6 +62,7 @@ pub struct Checkpoints {
     /// A cut whose checkpoint was given up: it is part of the next one.
     given_up: Option<Changes>,
     last_at: Duration,
+    began_at: Duration,
     retry_at: Duration,
 }
 
@@ -73,6 +76,7 @@ impl Checkpoints {
             remaining: Vec::new(),
             given_up: None,
             last_at: Duration::ZERO,
+            began_at: Duration::ZERO,
             retry_at: Duration::ZERO,
         }
     }
@@ -151,6 +155,7 @@ impl Checkpoints {
     }
 
     fn begin(&mut self, pending: Pending, now: Duration, urgent: bool) {
+        self.began_at = now;
         let Pending {
             changes, membership, ..
         } = pending;
@@ -204,6 +209,7 @@ impl Checkpoints {
         Event::Committed(Committed {
             root: commit.root,
             position,
+            took: now.saturating_sub(self.began_at),
         })
     }
 

@@ -6,6 +6,7 @@
 
 use super::apply::Applier;
 use super::checkpoint::{Checkpoints, Event};
+use super::counters::Counters;
 use super::loader::{LoadError, Loader};
 use super::messages::{Dropped, Reply, Request, Status};
 use super::replica::{Replica, ReplicaError};
@@ -83,6 +84,8 @@ pub struct LogCore {
     pub(super) published: bool,
     next_tick: Duration,
     was_leader: bool,
+    last_leader: u64,
+    pub(super) counters: Counters,
     /// Whether a NOSPACE alarm of this member was proposed and not seen yet.
     alarm_proposed: bool,
     stopping: bool,
@@ -117,6 +120,8 @@ impl LogCore {
             published: false,
             next_tick: Duration::ZERO,
             was_leader: false,
+            last_leader: 0,
+            counters: Counters::default(),
             alarm_proposed: false,
             stopping: false,
         }
@@ -147,7 +152,7 @@ impl LogCore {
                 self.replies.push((core, Reply::Leases { token, ids }));
             }
             Request::Status { token } => {
-                let status = Box::new(self.status());
+                let status = Box::new(self.status(now));
                 self.replies.push((core, Reply::Status { token, status }));
             }
             Request::Corrupt { description } => self.raise_corrupt(&description),
@@ -231,7 +236,10 @@ impl LogCore {
 
     fn renew(&mut self, waiter: Waiter, id: i64, now: Duration) {
         let ttl_s = match self.state.lessor_mut().renew(id, now) {
-            Renewal::Renewed { ttl_s } => Some(ttl_s),
+            Renewal::Renewed { ttl_s } => {
+                self.counters.leases_renewed += 1;
+                Some(ttl_s)
+            }
             Renewal::NotFound => Some(0),
             Renewal::NotPrimary => None,
             Renewal::AwaitRevoke => {
@@ -250,6 +258,7 @@ impl LogCore {
     }
 
     pub(super) fn drop_waiter(&mut self, waiter: Waiter, reason: Dropped) {
+        self.counters.proposals_failed += u64::from(reason == Dropped::NoLeader);
         self.replies.push((
             waiter.core,
             Reply::Dropped {
@@ -259,7 +268,14 @@ impl LogCore {
         ));
     }
 
-    fn status(&mut self) -> Status {
+    fn status(&mut self, now: Duration) -> Status {
+        let counters = Counters {
+            log_bytes: self.replica.wal().written_bytes(),
+            log_syncs: self.replica.syncs().clone(),
+            ..self.counters.clone()
+        };
+        let pending = self.waiters.count() + self.proposals.len();
+        let compaction_age = counters.compacted_at.map(|at| now.saturating_sub(at));
         let (size, keys) = (self.checkpoints.store().size(), self.state.keys().keys());
         let size_in_use = self.checkpoints.store().size_in_use();
         let node = self.replica.node();
@@ -276,6 +292,9 @@ impl LogCore {
             cluster_version: self.state.members().version().map(str::to_string),
             leases: self.state.lessor().len(),
             keys,
+            pending,
+            compaction_age,
+            counters,
         }
     }
 
@@ -307,6 +326,9 @@ impl LogCore {
                 self.next_tick
             } + self.options.tick;
         }
+        let leader = self.replica.node().leader();
+        self.counters.leader_changes += u64::from(leader != 0 && leader != self.last_leader);
+        self.last_leader = leader;
         let is_leader = self.replica.node().is_leader();
         if is_leader != self.was_leader {
             self.was_leader = is_leader;
@@ -323,6 +345,7 @@ impl LogCore {
             return;
         }
         for id in self.state.lessor_mut().expired(now, LEASE_REVOKES_PER_TURN) {
+            self.counters.leases_expired += 1;
             let revoke = Some(LeaseRevokeRequest { id });
             self.propose_own(InternalRaftRequest {
                 lease_revoke: revoke,
@@ -377,6 +400,7 @@ impl LogCore {
             Event::None => return Ok(false),
             Event::Busy => {}
             Event::Committed(committed) => {
+                self.counters.checkpoints.observe_time(committed.took);
                 self.cut_bytes = 0;
                 self.applier.no_space = false;
                 self.publish(committed.root.clone());

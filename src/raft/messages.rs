@@ -3,6 +3,7 @@
 //! A token is the asker's own and comes back with the one answer to its request. Requests of one core are taken in
 //! order; answers come when they are known, so not in order.
 
+use super::counters::Counters;
 use crate::mvcc::view::View;
 use crate::proto::etcdserverpb::{AlarmMember, AlarmType};
 use crate::state::lease::TimeToLive;
@@ -10,6 +11,7 @@ use crate::state::members::Member;
 use crate::state::outcome::Outcome;
 use bytes::Bytes;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A request of a serve core.
 #[derive(Debug)]
@@ -148,6 +150,12 @@ pub struct Status {
     pub leases: usize,
     /// Live and dead keys in the index.
     pub keys: usize,
+    /// Proposals that wait to be applied.
+    pub pending: usize,
+    /// Time since the last compaction was done.
+    pub compaction_age: Option<Duration>,
+    /// What was counted since the start.
+    pub counters: Counters,
 }
 
 impl Status {

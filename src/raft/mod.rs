@@ -8,6 +8,7 @@ mod apply;
 pub mod boot;
 mod checkpoint;
 pub mod core;
+pub mod counters;
 mod loader;
 pub mod messages;
 pub mod node;

@@ -5,9 +5,11 @@
 //! entry comes out of `next_committed` only when it is committed and durable here; a commit index alone never costs a
 //! write of its own, it rides with the next batch (or with `save_commit`, before a checkpoint: DESIGN 12 (5)).
 
+use super::counters::Counters;
 use super::node::{Node, Options};
 use super::storage::{LogStorage, Position};
 use crate::io::disk::{Disk, DiskError, Outcome};
+use crate::metrics::Histogram;
 use crate::wal;
 use bytes::Bytes;
 use raft::eraftpb::{ConfChange, ConfChangeType, ConfState, Entry, EntryType, HardState};
@@ -93,6 +95,9 @@ pub struct Replica {
     waiting: VecDeque<wal::Ticket>,
     /// A hard state that need not be durable at once and waits for the next batch.
     lazy_state: Option<HardState>,
+    /// When the write to the log that is in flight was handed over.
+    writing_since: Option<Duration>,
+    syncs: Histogram,
 }
 
 impl Replica {
@@ -143,6 +148,8 @@ impl Replica {
                 wal,
                 waiting: VecDeque::new(),
                 lazy_state: None,
+                writing_since: None,
+                syncs: Counters::default().log_syncs,
             },
             repair,
         ))
@@ -165,11 +172,13 @@ impl Replica {
 
     /// Hands raft's batches to the log and what is durable back to raft, until neither has anything to do now.
     pub fn pump<D: Disk + ?Sized>(&mut self, disk: &mut D, now: Duration) {
+        self.time_writes(now);
         loop {
             while let Some(batch) = self.node.next_batch() {
                 self.append(batch);
             }
             self.wal.submit(disk, now);
+            self.time_writes(now);
             let durable = self.wal.durable();
             let before = self.waiting.len();
             while self.waiting.front().is_some_and(|ticket| *ticket <= durable) {
@@ -180,6 +189,23 @@ impl Replica {
                 return;
             }
         }
+    }
+
+    /// Watches writes to the log go by.
+    fn time_writes(&mut self, now: Duration) {
+        match (self.wal.is_writing(), self.writing_since) {
+            (true, None) => self.writing_since = Some(now),
+            (false, Some(since)) => {
+                self.syncs.observe_time(now.saturating_sub(since));
+                self.writing_since = None;
+            }
+            _ => {}
+        }
+    }
+
+    /// How long writes to the log took, from the turn that handed one over to the turn that saw it durable.
+    pub fn syncs(&self) -> &Histogram {
+        &self.syncs
     }
 
     fn append(&mut self, batch: super::node::Batch) {

@@ -400,7 +400,7 @@ impl Cores {
             stops: Vec::new(),
             acceptor_bell,
         };
-        let settings = settings(config);
+        let settings = settings(config, Arc::new(Api::registry(roles.serve.len())));
         let net = net_options(config);
         let cache_bytes = Budget::of(config).cache_bytes / roles.serve.len();
         for (number, role) in roles.serve.iter().enumerate() {
@@ -531,7 +531,7 @@ async fn take_replies(
     }
 }
 
-fn settings(config: &Config) -> Settings {
+fn settings(config: &Config, metrics: Arc<crate::metrics::Registry>) -> Settings {
     let identity = identity::of_sole_member(&config.advertise_peer_urls, &config.cluster_token);
     Settings {
         identity: api::Identity {
@@ -545,6 +545,7 @@ fn settings(config: &Config) -> Settings {
         storage_version: CLUSTER_VERSION,
         request_timeout: Duration::from_secs(5) + 2 * config.election_timeout,
         progress_interval: config.progress_interval,
+        metrics,
         offers: listener_kinds(config).into_iter().map(|(_, offer)| offer).collect(),
     }
 }

@@ -282,6 +282,16 @@ impl Writer {
         usize::from(log) + usize::from(self.ahead.in_flight()) + usize::from(self.housekeeping.in_flight())
     }
 
+    /// Whether a batch is on its way to the disk.
+    pub fn is_writing(&self) -> bool {
+        matches!(self.flight, Flight::Batch { .. })
+    }
+
+    /// Bytes of batches since the log was opened.
+    pub fn written_bytes(&self) -> u64 {
+        self.written_bytes
+    }
+
     /// Bytes that wait for a batch, at most.
     pub fn queued_bytes(&self) -> usize {
         self.queued_bytes

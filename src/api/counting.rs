@@ -1,0 +1,82 @@
+//! What a serve core counts of the calls it answers.
+//!
+//! Counters of gRPC are etcd's (its `grpc_prometheus` interceptor's): a unary call has sent one message, even when it
+//! failed; the end of what a caller sends is one more message received of a stream; of a call that its caller gave up the status is Canceled, or DeadlineExceeded when its own time was over. The time of a
+//! unary request runs from the turn that received it to the turn that sends its answer, so it costs no clock reading.
+
+use super::health::CHECKS;
+use super::method::Method;
+use super::service::Api;
+use crate::grpc::Code;
+use crate::metrics::{CoreMetrics, Registry};
+use std::time::Duration;
+
+/// A call that ended in this turn.
+pub(super) struct Ended {
+    method: Method,
+    code: Code,
+    received_at: Duration,
+}
+
+impl Api {
+    /// Room for what so many cores count.
+    pub fn registry(cores: usize) -> Registry {
+        Registry::new(cores, Method::ALL.len(), CHECKS)
+    }
+
+    /// What this core counts.
+    pub(super) fn own_metrics(&self) -> &CoreMetrics {
+        self.settings.metrics.core(self.core)
+    }
+
+    pub(super) fn count_received(&self, method: Method, length: usize) {
+        let metrics = self.own_metrics();
+        metrics.methods[method as usize].received.add(1);
+        metrics.received_bytes.add(length as u64);
+    }
+
+    pub(super) fn count_sent_bytes(&self, length: usize) {
+        self.own_metrics().sent_bytes.add(length as u64);
+    }
+
+    /// A message of a stream was sent.
+    pub(super) fn count_streamed(&self, method: Method, length: usize) {
+        self.own_metrics().methods[method as usize].sent.add(1);
+        self.count_sent_bytes(length);
+    }
+
+    /// A call ended; its time is taken when its answer goes out.
+    pub(super) fn call_ended(&mut self, method: Method, code: Code, received_at: Duration) {
+        self.ended.push(Ended {
+            method,
+            code,
+            received_at,
+        });
+    }
+
+    /// The turn is over: what was answered in it goes out now.
+    pub(super) fn count_ended(&mut self, now: Duration) {
+        let core = self.settings.metrics.core(self.core);
+        for Ended {
+            method,
+            code,
+            received_at,
+        } in self.ended.drain(..)
+        {
+            let metrics = &core.methods[method as usize];
+            metrics.handled[code as usize].add(1);
+            // The end of what a caller sends counts as a message.
+            metrics.received.add(u64::from(method.streams_requests()));
+            if method.streams_responses() {
+                continue;
+            }
+            metrics.sent.add(1);
+            let time = now.saturating_sub(received_at);
+            if code == Code::Ok {
+                metrics.succeeded.observe(time);
+            } else {
+                metrics.failed.observe(time);
+            }
+        }
+    }
+}

@@ -1,0 +1,602 @@
+//! The page of `/metrics`, under etcd's names (`etcd-surface` 7.6).
+//!
+//! Three sources: the member's state with what the log core counted, what all serve cores counted, and what the system
+//! tells of the process. A series whose occasion does not exist here is there and 0, as in an etcd that never had it.
+//! `ringd_request_duration_seconds` is ours: etcd's histogram of the same begins at a millisecond.
+
+use super::health::{self, Kind as Checks};
+use super::method::Method;
+use super::service::Api;
+use crate::metrics::Kind::{Counter, Gauge, Histogram};
+use crate::metrics::{self, CODES, CoreMetrics, LatencySum, MethodMetrics, Process, Registry, Text};
+use crate::mvcc::interval::RangeEnd;
+use crate::raft::messages::Status;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Counters and gauges of what a single member never does, or of what etcd has and ringd has not.
+const ZERO: &[(&str, metrics::Kind, &str)] = &[
+    (
+        "etcd_disk_defrag_inflight",
+        Gauge,
+        "Whether a defragmentation is under way: never, they do not block.",
+    ),
+    (
+        "etcd_server_heartbeat_send_failures_total",
+        Counter,
+        "Heartbeats that could not be sent in time.",
+    ),
+    (
+        "etcd_server_learner_promote_successes",
+        Counter,
+        "Learners promoted by this leader.",
+    ),
+    (
+        "etcd_server_read_indexes_failed_total",
+        Counter,
+        "Read index requests that failed.",
+    ),
+    (
+        "etcd_server_slow_read_indexes_total",
+        Counter,
+        "Read index requests that were slow.",
+    ),
+    (
+        "etcd_server_slow_apply_total",
+        Counter,
+        "Entries that were slow to apply.",
+    ),
+    (
+        "etcd_server_snapshot_apply_in_progress_total",
+        Gauge,
+        "Whether a snapshot is being installed.",
+    ),
+];
+
+/// The type of a method as `grpc_prometheus` names it.
+fn grpc_type(method: Method) -> &'static str {
+    match (method.streams_requests(), method.streams_responses()) {
+        (true, _) => "bidi_stream",
+        (false, true) => "server_stream",
+        (false, false) => "unary",
+    }
+}
+
+/// The name of a method among etcd's request types.
+fn request_type(method: Method) -> &'static str {
+    match method {
+        Method::Compact => "Compaction",
+        method => method.path().1,
+    }
+}
+
+fn flag(value: bool) -> f64 {
+    f64::from(u8::from(value))
+}
+
+impl Api {
+    /// The whole page; without `status`, when the log core does not answer, what is known without it.
+    pub(super) fn metrics_page(&self, status: Option<&Status>) -> String {
+        let mut text = Text::default();
+        let registry = &*self.settings.metrics;
+        if let Some(status) = status {
+            self.put_server(&mut text, status);
+            self.put_store(&mut text, status, registry);
+            put_disk(&mut text, status);
+            put_leases(&mut text, status);
+        }
+        self.put_versions(&mut text);
+        for (name, kind, help) in ZERO {
+            text.single(name, *kind, help, 0.0);
+        }
+        put_watches(&mut text, registry);
+        put_health(&mut text, registry);
+        put_requests(&mut text, registry);
+        put_grpc(&mut text, registry);
+        put_process(&mut text, registry);
+        text.finish()
+    }
+
+    fn put_versions(&self, text: &mut Text) {
+        text.family("etcd_server_version", Gauge, "1 for the version that runs.");
+        text.series(&[("server_version", self.settings.version)], 1.0);
+        text.family("etcd_server_id", Gauge, "1 for this member's id in hexadecimal.");
+        let id = format!("{:x}", self.settings.identity.member_id);
+        text.series(&[("server_id", &id)], 1.0);
+        let quota = self.settings.quota_reported as f64;
+        text.single(
+            "etcd_server_quota_backend_bytes",
+            Gauge,
+            "Bytes of data that are allowed.",
+            quota,
+        );
+    }
+
+    fn put_server(&self, text: &mut Text, status: &Status) {
+        let own = self.settings.identity.member_id;
+        if let Some(version) = &status.cluster_version {
+            let minor = version.rsplit_once('.').map_or(version.as_str(), |(minor, _)| minor);
+            text.family("etcd_cluster_version", Gauge, "1 for the cluster's version.");
+            text.series(&[("cluster_version", minor)], 1.0);
+        }
+        text.family(
+            "etcd_network_known_peers",
+            Gauge,
+            "1 for every member known to this one.",
+        );
+        let local = format!("{own:x}");
+        for member in &status.members {
+            text.series(&[("Local", &local), ("Remote", &format!("{:x}", member.id))], 1.0);
+        }
+        let learner = status
+            .members
+            .iter()
+            .any(|member| member.id == own && member.is_learner);
+        let counters = &status.counters;
+        let numbers = [
+            (
+                "etcd_server_has_leader",
+                Gauge,
+                "Whether there is a leader.",
+                flag(status.leader != 0),
+            ),
+            (
+                "etcd_server_is_leader",
+                Gauge,
+                "Whether this member leads.",
+                flag(status.is_leader),
+            ),
+            (
+                "etcd_server_is_learner",
+                Gauge,
+                "Whether this member is a learner.",
+                flag(learner),
+            ),
+            (
+                "etcd_server_leader_changes_seen_total",
+                Counter,
+                "Leaders seen one after the other.",
+                counters.leader_changes as f64,
+            ),
+            (
+                "etcd_server_proposals_committed_total",
+                Gauge,
+                "The index of the last entry committed.",
+                status.commit_index as f64,
+            ),
+            (
+                "etcd_server_proposals_applied_total",
+                Gauge,
+                "The index of the last entry applied.",
+                status.applied_index as f64,
+            ),
+            (
+                "etcd_server_proposals_pending",
+                Gauge,
+                "Proposals not yet applied.",
+                status.pending as f64,
+            ),
+            (
+                "etcd_server_proposals_failed_total",
+                Counter,
+                "Proposals that found no leader or lost theirs.",
+                counters.proposals_failed as f64,
+            ),
+        ];
+        put_numbers(text, &numbers);
+    }
+
+    fn put_store(&self, text: &mut Text, status: &Status, registry: &Registry) {
+        let counters = &status.counters;
+        let (revision, compact_revision) = {
+            let pinned = self.index.pin();
+            (pinned.view().revision, pinned.view().compact_revision)
+        };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let compacted_at = status.compaction_age.map_or(0, |age| now.saturating_sub(age).as_secs());
+        let ranges = registry.sum(|core| &core.ranges) + counters.ranges;
+        let txns = registry.sum(|core| &core.read_txns) + counters.txns;
+        let numbers = [
+            ("etcd_mvcc_put_total", Counter, "Puts applied.", counters.puts as f64),
+            (
+                "etcd_mvcc_delete_total",
+                Counter,
+                "Deletions applied.",
+                counters.deletes as f64,
+            ),
+            ("etcd_mvcc_range_total", Counter, "Ranges read.", ranges as f64),
+            (
+                "etcd_mvcc_txn_total",
+                Counter,
+                "Requests of more than one operation.",
+                txns as f64,
+            ),
+            (
+                "etcd_mvcc_db_total_size_in_bytes",
+                Gauge,
+                "Bytes of the page file.",
+                status.size as f64,
+            ),
+            (
+                "etcd_mvcc_db_total_size_in_use_in_bytes",
+                Gauge,
+                "Bytes of the page file in use.",
+                status.size_in_use as f64,
+            ),
+            (
+                "etcd_debugging_mvcc_keys_total",
+                Gauge,
+                "Keys there are.",
+                self.live_keys() as f64,
+            ),
+            (
+                "etcd_debugging_mvcc_current_revision",
+                Gauge,
+                "The store's revision.",
+                revision as f64,
+            ),
+            (
+                "etcd_debugging_mvcc_compact_revision",
+                Gauge,
+                "The revision of the last compaction.",
+                compact_revision as f64,
+            ),
+            (
+                "etcd_debugging_mvcc_db_compaction_last",
+                Gauge,
+                "When the last compaction was done, in seconds since 1970.",
+                compacted_at as f64,
+            ),
+            (
+                "etcd_debugging_mvcc_db_compaction_keys_total",
+                Counter,
+                "Records removed by compactions.",
+                counters.records_compacted as f64,
+            ),
+            (
+                "etcd_debugging_mvcc_total_put_size_in_bytes",
+                Gauge,
+                "Bytes of keys and values put.",
+                counters.put_bytes as f64,
+            ),
+        ];
+        put_numbers(text, &numbers);
+    }
+
+    fn live_keys(&self) -> u64 {
+        let (mut start, mut total) = (Vec::new(), 0);
+        loop {
+            let pinned = self.index.pin();
+            let (count, resume) = pinned.count(&start, RangeEnd::Unbounded, pinned.view().revision);
+            total += count;
+            match resume {
+                Some(resume) => start = resume,
+                None => return total,
+            }
+        }
+    }
+}
+
+fn put_numbers(text: &mut Text, numbers: &[(&'static str, metrics::Kind, &str, f64)]) {
+    for (name, kind, help, value) in numbers {
+        text.single(name, *kind, help, *value);
+    }
+}
+
+fn put_disk(text: &mut Text, status: &Status) {
+    let counters = &status.counters;
+    let written = counters.log_bytes as f64;
+    text.single(
+        "etcd_disk_wal_write_bytes_total",
+        Gauge,
+        "Bytes written to the log.",
+        written,
+    );
+    let help = "Times from writing a batch to the log until it is durable; both are one operation.";
+    text.family("etcd_disk_wal_fsync_duration_seconds", Histogram, help);
+    text.histogram(&[], &counters.log_syncs.buckets());
+    let help = "Times from the beginning of a checkpoint, which holds nobody up, until it is durable.";
+    text.family("etcd_disk_backend_commit_duration_seconds", Histogram, help);
+    text.histogram(&[], &counters.checkpoints.buckets());
+}
+
+fn put_leases(text: &mut Text, status: &Status) {
+    let counters = &status.counters;
+    let numbers = [
+        (
+            "etcd_debugging_lease_granted_total",
+            "Leases granted.",
+            counters.leases_granted,
+        ),
+        (
+            "etcd_debugging_lease_revoked_total",
+            "Leases revoked.",
+            counters.leases_revoked,
+        ),
+        (
+            "etcd_debugging_lease_renewed_total",
+            "Leases renewed by this leader.",
+            counters.leases_renewed,
+        ),
+        (
+            "etcd_debugging_server_lease_expired_total",
+            "Leases whose time was up.",
+            counters.leases_expired,
+        ),
+    ];
+    for (name, help, value) in numbers {
+        text.single(name, Counter, help, value as f64);
+    }
+    text.family(
+        "etcd_debugging_lease_ttl_total",
+        Histogram,
+        "What leases are granted for, in seconds.",
+    );
+    text.histogram(&[], &counters.lease_ttls.buckets());
+}
+
+fn put_watches(text: &mut Text, registry: &Registry) {
+    let sum = |cell: fn(&CoreMetrics) -> &metrics::Cell| registry.cores().map(|core| cell(core).get()).sum::<u64>();
+    let numbers = [
+        (
+            "etcd_debugging_mvcc_watch_stream_total",
+            Gauge,
+            "Watch streams open.",
+            sum(|core| &core.watch_streams),
+        ),
+        (
+            "etcd_debugging_mvcc_watcher_total",
+            Gauge,
+            "Watches there are.",
+            sum(|core| &core.watches),
+        ),
+        (
+            "etcd_debugging_mvcc_slow_watcher_total",
+            Gauge,
+            "Watches that lag behind.",
+            sum(|core| &core.slow_watches),
+        ),
+        (
+            "etcd_debugging_mvcc_events_total",
+            Counter,
+            "Events sent to watches.",
+            sum(|core| &core.events),
+        ),
+        (
+            "etcd_debugging_mvcc_pending_events_total",
+            Gauge,
+            "Events that wait to be sent.",
+            sum(|core| &core.pending_events),
+        ),
+        (
+            "etcd_network_client_grpc_received_bytes_total",
+            Counter,
+            "Bytes of gRPC messages received.",
+            sum(|core| &core.received_bytes),
+        ),
+        (
+            "etcd_network_client_grpc_sent_bytes_total",
+            Counter,
+            "Bytes of gRPC messages sent.",
+            sum(|core| &core.sent_bytes),
+        ),
+    ];
+    for (name, kind, help, value) in numbers {
+        text.single(name, kind, help, value as f64);
+    }
+}
+
+fn put_health(text: &mut Text, registry: &Registry) {
+    let (healthy, unhealthy) = (registry.sum(|core| &core.healthy), registry.sum(|core| &core.unhealthy));
+    text.single(
+        "etcd_server_health_success",
+        Counter,
+        "Times that /health was true.",
+        healthy as f64,
+    );
+    text.single(
+        "etcd_server_health_failures",
+        Counter,
+        "Times that /health was false.",
+        unhealthy as f64,
+    );
+    let checks = || {
+        let of_kind = |kind: Checks| kind.checks().iter().map(move |check| (kind, *check));
+        [Checks::Live, Checks::Ready].into_iter().flat_map(of_kind)
+    };
+    text.family(
+        "etcd_server_healthcheck",
+        Gauge,
+        "Whether a check was passed when it was last made.",
+    );
+    for (kind, check) in checks() {
+        let number = health::check_number(kind, check);
+        let passed = registry.cores().filter_map(|core| core.last_check(number)).min();
+        if let Some(passed) = passed {
+            text.series(&[("name", check.name()), ("type", kind.name())], flag(passed));
+        }
+    }
+    text.family("etcd_server_healthchecks_total", Counter, "Checks made.");
+    for (kind, check) in checks() {
+        let number = health::check_number(kind, check);
+        for (passed, result) in [(0, "error"), (1, "success")] {
+            let count = registry.sum(|core| &core.checks[number][passed]);
+            if count > 0 {
+                let labels = [("name", check.name()), ("status", result), ("type", kind.name())];
+                text.series(&labels, count as f64);
+            }
+        }
+    }
+}
+
+/// The latencies of unary requests that were made: with etcd's bounds, then with finer ones.
+fn put_requests(text: &mut Text, registry: &Registry) {
+    let summed = |method: Method, of: fn(&MethodMetrics) -> &metrics::Latency| {
+        let mut sum = LatencySum::default();
+        let cores = registry.cores();
+        cores.for_each(|core| sum.add(of(&core.methods[method as usize])));
+        sum
+    };
+    let mut made = Vec::new();
+    for method in Method::ALL.iter().copied().filter(|method| !method.streams_responses()) {
+        made.push((method, "false", summed(method, |metrics| &metrics.failed)));
+        made.push((method, "true", summed(method, |metrics| &metrics.succeeded)));
+    }
+    made.retain(|(_, _, sum)| sum.count() > 0);
+    let help = "Times from a unary request's receipt to its answer.";
+    text.family("etcd_server_request_duration_seconds", Histogram, help);
+    for (method, success, sum) in &made {
+        text.histogram(&[("success", success), ("type", request_type(*method))], &sum.coarse());
+    }
+    text.family("ringd_request_duration_seconds", Histogram, help);
+    for (method, success, sum) in &made {
+        text.histogram(&[("success", success), ("type", request_type(*method))], &sum.fine());
+    }
+}
+
+fn put_grpc(text: &mut Text, registry: &Registry) {
+    let sum = |method: Method, cell: &dyn Fn(&MethodMetrics) -> u64| {
+        registry
+            .cores()
+            .map(|core| cell(&core.methods[method as usize]))
+            .sum::<u64>() as f64
+    };
+    let labels = |method: Method| {
+        let (service, name) = method.path();
+        [
+            ("grpc_method", name),
+            ("grpc_service", service),
+            ("grpc_type", grpc_type(method)),
+        ]
+    };
+    text.family("grpc_server_handled_total", Counter, "Calls ended, by status.");
+    for method in Method::ALL {
+        for (number, code) in CODES.iter().enumerate() {
+            let [name, service, kind] = labels(*method);
+            let count = sum(*method, &|metrics| metrics.handled[number].get());
+            text.series(&[("grpc_code", code), name, service, kind], count);
+        }
+    }
+    let families: [(&'static str, &str, fn(&MethodMetrics) -> u64); 3] = [
+        ("grpc_server_msg_received_total", "Messages received.", |metrics| {
+            metrics.received.get()
+        }),
+        ("grpc_server_msg_sent_total", "Messages sent.", |metrics| {
+            metrics.sent.get()
+        }),
+        ("grpc_server_started_total", "Calls begun.", |metrics| {
+            metrics.started.get()
+        }),
+    ];
+    for (family, help, cell) in families {
+        text.family(family, Counter, help);
+        for method in Method::ALL {
+            text.series(&labels(*method), sum(*method, &cell));
+        }
+    }
+}
+
+fn put_process(text: &mut Text, registry: &Registry) {
+    let process = Process::read();
+    let descriptors = process.descriptors as f64;
+    let numbers = [
+        ("os_fd_limit", Gauge, "Most file descriptors.", process.descriptors_max),
+        ("os_fd_used", Gauge, "File descriptors open.", descriptors),
+        ("process_cpu_seconds_total", Counter, "CPU time used.", process.cpu_s),
+        (
+            "process_max_fds",
+            Gauge,
+            "Most file descriptors.",
+            process.descriptors_max,
+        ),
+        ("process_open_fds", Gauge, "File descriptors open.", descriptors),
+        (
+            "process_resident_memory_bytes",
+            Gauge,
+            "Resident memory.",
+            process.resident_bytes as f64,
+        ),
+        (
+            "process_start_time_seconds",
+            Gauge,
+            "When the process started, since 1970.",
+            process.started_s,
+        ),
+        (
+            "process_virtual_memory_bytes",
+            Gauge,
+            "Address space.",
+            process.virtual_bytes as f64,
+        ),
+        (
+            "process_virtual_memory_max_bytes",
+            Gauge,
+            "Most address space.",
+            process.virtual_max_bytes,
+        ),
+    ];
+    put_numbers(text, &numbers);
+    text.family(
+        "promhttp_metric_handler_requests_total",
+        Counter,
+        "Scrapes, by HTTP status.",
+    );
+    text.series(&[("code", "200")], registry.sum(|core| &core.scrapes) as f64);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn methods_have_the_types_that_etcd_names() {
+        assert_eq!(grpc_type(Method::Watch), "bidi_stream");
+        assert_eq!(grpc_type(Method::LeaseKeepAlive), "bidi_stream");
+        assert_eq!(grpc_type(Method::RangeStream), "server_stream");
+        assert_eq!(grpc_type(Method::Snapshot), "server_stream");
+        assert_eq!(grpc_type(Method::Put), "unary");
+        assert_eq!(request_type(Method::Compact), "Compaction");
+        assert_eq!(request_type(Method::LeaseGrant), "LeaseGrant");
+        for (number, method) in Method::ALL.iter().enumerate() {
+            assert_eq!(*method as usize, number);
+        }
+        for kind in [Checks::Live, Checks::Ready] {
+            assert!(
+                kind.checks()
+                    .iter()
+                    .all(|check| health::check_number(kind, *check) < health::CHECKS)
+            );
+        }
+    }
+
+    #[test]
+    fn cores_add_up() {
+        let registry = Api::registry(2);
+        for core in registry.cores() {
+            core.methods[Method::Put as usize].started.add(2);
+            core.methods[Method::Put as usize].handled[0].add(1);
+            core.methods[Method::Put as usize]
+                .succeeded
+                .observe(std::time::Duration::from_millis(3));
+        }
+        registry.core(0).count_check(1, true);
+        registry.core(1).count_check(1, false);
+        let mut text = Text::default();
+        put_grpc(&mut text, &registry);
+        put_requests(&mut text, &registry);
+        put_health(&mut text, &registry);
+        let page = text.finish();
+        let put = r#"grpc_method="Put",grpc_service="etcdserverpb.KV",grpc_type="unary""#;
+        for line in [
+            &format!("grpc_server_started_total{{{put}}} 4"),
+            &format!(r#"grpc_server_handled_total{{grpc_code="OK",{put}}} 2"#),
+            &format!(r#"grpc_server_handled_total{{grpc_code="Canceled",{put}}} 0"#),
+            r#"etcd_server_request_duration_seconds_bucket{success="true",type="Put",le="0.002"} 0"#,
+            r#"etcd_server_request_duration_seconds_bucket{success="true",type="Put",le="0.004"} 2"#,
+            r#"ringd_request_duration_seconds_count{success="true",type="Put"} 2"#,
+            r#"etcd_server_healthcheck{name="data_corruption",type="readyz"} 0"#,
+            r#"etcd_server_healthchecks_total{name="data_corruption",status="error",type="readyz"} 1"#,
+        ] {
+            assert!(page.lines().any(|found| found == line), "{line}\n{page}");
+        }
+    }
+}
