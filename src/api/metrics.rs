@@ -476,7 +476,8 @@ fn put_grpc(text: &mut Text, registry: &Registry) {
             text.series(&[("grpc_code", code), name, service, kind], count);
         }
     }
-    let families: [(&'static str, &str, fn(&MethodMetrics) -> u64); 3] = [
+    type Count = fn(&MethodMetrics) -> u64;
+    let families: [(&'static str, &str, Count); 3] = [
         ("grpc_server_msg_received_total", "Messages received.", |metrics| {
             metrics.received.get()
         }),
