@@ -61,7 +61,8 @@ impl LogCore {
         let mut changed = false;
         for _ in 0..APPLY_BATCH_ENTRIES {
             if self.applier.current.is_none() {
-                if self.is_saturated() {
+                // A compaction may be reading: there is one loader, and the next entry may need it.
+                if self.is_saturated() || self.loader.is_reading() {
                     break;
                 }
                 let Some(entry) = self.replica.node().next_committed() else {
@@ -91,7 +92,7 @@ impl LogCore {
         }
         let more = match &self.applier.current {
             Some(current) => matches!(current.stage, Stage::Begun),
-            None => self.replica.node().has_committed() && !self.is_saturated(),
+            None => self.replica.node().has_committed() && !self.is_saturated() && !self.loader.is_reading(),
         };
         Ok(more)
     }

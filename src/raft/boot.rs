@@ -201,14 +201,11 @@ fn open_pages<D: Disk>(
         (false, true) => Err(BootError::LogWithoutPages { wal, pages }),
         (false, false) => {
             let store = PageStore::create(disk, path, boot.pages.clone())?;
-            for directory in [snap_directory, member_directory, &boot.data_directory] {
-                disk.call(Operation::SyncDirectory {
-                    path: directory.to_path_buf(),
-                })?;
-            }
+            sync_names(disk, &boot.data_directory, member_directory, snap_directory)?;
             Ok(store)
         }
         (true, _) => {
+            sync_names(disk, &boot.data_directory, member_directory, snap_directory)?;
             let store = PageStore::open(disk, path, boot.pages.clone())?;
             let applied = store.root().fields().applied_index;
             if !has_log && applied > 0 {
@@ -216,6 +213,24 @@ fn open_pages<D: Disk>(
             }
             Ok(store)
         }
+    }
+}
+
+/// Makes the names of the directories durable, at every start: the one that made them may have died before it did.
+fn sync_names<D: Disk>(disk: &mut D, data: &Path, member: &Path, snap: &Path) -> Result<(), DiskError> {
+    for directory in [snap, member, data] {
+        let path = directory.to_path_buf();
+        disk.call(Operation::SyncDirectory { path })?;
+    }
+    let path = match data.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => PathBuf::from("."),
+        Some(parent) => parent.to_path_buf(),
+        None => return Ok(()),
+    };
+    match disk.call(Operation::SyncDirectory { path }) {
+        // A directory that we may not open is not one that we have made the data directory in and must answer for.
+        Err(error) if error.source.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
+        other => other.map(|_| ()),
     }
 }
 

@@ -16,7 +16,7 @@ use crate::limits::{
     APPLY_DIRTY_BYTES_MAX, LEASE_REVOKES_PER_TURN, PROPOSALS_PENDING_BYTES_MAX, PROPOSALS_PENDING_MAX,
 };
 use crate::mvcc::readers::Readers;
-use crate::pages::StoreFailure;
+use crate::pages::{PageStore, StoreFailure};
 use crate::proto::etcdserverpb::alarm_request::AlarmAction;
 use crate::proto::etcdserverpb::{AlarmRequest, AlarmType, InternalRaftRequest, LeaseRevokeRequest};
 use crate::state::State;
@@ -130,6 +130,16 @@ impl LogCore {
     /// The state, for its readers' end and for tests.
     pub fn state(&self) -> &State {
         &self.state
+    }
+
+    /// The page store, for its readers' end and for tests.
+    pub fn pages(&self) -> &PageStore {
+        self.checkpoints.store()
+    }
+
+    /// Sets raft's randomised election time-out: a simulation does so from its seed after every start.
+    pub fn set_election_timeout(&mut self, ticks: usize) {
+        self.replica.node().set_election_timeout(ticks);
     }
 
     /// Takes a request of serve core `core`.
@@ -403,7 +413,10 @@ impl LogCore {
                 self.counters.checkpoints.observe_time(committed.took);
                 self.cut_bytes = 0;
                 self.applier.no_space = false;
-                self.publish(committed.root.clone());
+                // An entry that is half applied publishes when it is done, with the newest root.
+                if self.applier.is_idle() {
+                    self.publish(committed.root.clone());
+                }
                 let main = committed.root.fields().revision;
                 self.state.window_mut().trim(main, self.options.window_bytes);
                 self.replica.save_snapshot(committed.position);

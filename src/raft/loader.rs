@@ -77,6 +77,11 @@ impl Loader {
         token == self.token
     }
 
+    /// Whether a read is under way: one fetch at a time.
+    pub fn is_reading(&self) -> bool {
+        self.in_flight.is_some()
+    }
+
     /// What was fetched.
     pub fn found(&self) -> &HashMap<Revision, Bytes> {
         &self.found

@@ -9,8 +9,8 @@ use crate::io::memory::MemoryDisk;
 use crate::mvcc::readers::Readers;
 use crate::mvcc::view::View;
 use crate::proto::etcdserverpb::{
-    CompactionRequest, Compare, InternalRaftRequest, LeaseGrantRequest, PutRequest, RequestOp, TxnRequest, compare,
-    request_op,
+    CompactionRequest, Compare, DeleteRangeRequest, InternalRaftRequest, LeaseGrantRequest, PutRequest, RequestOp,
+    TxnRequest, compare, request_op,
 };
 use crate::state::StateError;
 use crate::state::lease::LessorConfig;
@@ -20,6 +20,8 @@ use crate::{pages, wal};
 use prost::Message;
 use std::time::Duration;
 
+/// Turns of the checkpoint in `a_checkpoint_ends_in_the_middle_of_a_large_entry` before the entry is proposed.
+const CHECKPOINT_STEPS_AHEAD: u32 = 40;
 const TICK: Duration = Duration::from_millis(100);
 
 fn boot() -> Boot {
@@ -248,6 +250,76 @@ fn compaction_removes_history_from_window_and_page_store() {
     let bench = bench.restart(boot());
     assert_eq!(bench.core.state().keys().revisions(), before);
     assert_eq!(bench.core.state().readable().compact_revision, 350);
+}
+
+/// A checkpoint that becomes durable while an entry has stopped on its budget does not publish half of that entry.
+#[test]
+fn a_checkpoint_ends_in_the_middle_of_a_large_entry() {
+    let mut bench = Bench::new(boot());
+    for transaction in 0..100 {
+        let puts = (0..100).map(|key| RequestOp {
+            request: Some(request_op::Request::RequestPut(PutRequest {
+                key: format!("{transaction:03}/{key:03}").into(),
+                ..Default::default()
+            })),
+        });
+        let txn = Some(TxnRequest {
+            success: puts.collect(),
+            ..Default::default()
+        });
+        bench.apply(InternalRaftRequest {
+            txn,
+            ..Default::default()
+        });
+    }
+    // The checkpoint is ahead of the deletion by all but its last steps.
+    bench.now += Duration::from_secs(40);
+    let mut completions = Vec::new();
+    let mut steps = 0;
+    while bench.core.checkpoints.store().root().generation() == 1 {
+        bench.core.turn(&mut bench.disk, bench.now).unwrap();
+        if steps == CHECKPOINT_STEPS_AHEAD {
+            let delete_range = Some(DeleteRangeRequest {
+                key: "0".into(),
+                range_end: "9".into(),
+                ..Default::default()
+            });
+            let payload = InternalRaftRequest {
+                delete_range,
+                ..Default::default()
+            };
+            let propose = Request::Propose {
+                token: 5,
+                payload: payload.encode_to_vec().into(),
+                quota_bytes: 0,
+            };
+            bench.core.handle(0, propose, bench.now);
+        }
+        steps += 1;
+        bench.disk.poll(&mut completions);
+        for completion in completions.drain(..) {
+            bench.core.completed(completion).unwrap();
+        }
+    }
+    assert!(
+        !bench.core.applier.is_idle(),
+        "after {steps} steps the entry is not under way"
+    );
+    let replies = bench.settle();
+    let answered = replies.iter().find_map(|reply| match reply {
+        Reply::Applied {
+            token: 5,
+            outcome,
+            view,
+        } => Some((outcome, view)),
+        _ => None,
+    });
+    let (outcome, view) = answered.expect("the deletion is answered");
+    assert!(
+        matches!(outcome.answer, Ok(Answer::Delete(ref delete)) if delete.deleted == 10_000),
+        "{outcome:?}"
+    );
+    assert_eq!(view.pages.fields().revision, 101);
 }
 
 #[test]
