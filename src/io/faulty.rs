@@ -80,6 +80,7 @@ pub struct FaultyDisk {
     delay_us: Range<u64>,
     faults: Vec<Fault>,
     syncs_lie: bool,
+    barriers_lie: bool,
     failed: BTreeSet<InodeId>,
     events: VecDeque<Event>,
     violations: Vec<Event>,
@@ -97,6 +98,7 @@ impl FaultyDisk {
             delay_us: 0..1,
             faults: Vec::new(),
             syncs_lie: false,
+            barriers_lie: false,
             failed: BTreeSet::new(),
             events: VecDeque::new(),
             violations: Vec::new(),
@@ -147,6 +149,12 @@ impl FaultyDisk {
     /// For canaries: syncs and durable writes succeed without making anything durable.
     pub fn set_syncs_lie(&mut self, lie: bool) {
         self.syncs_lie = lie;
+    }
+
+    /// For canaries: syncs of files succeed without making anything durable, so that a durable write behind one can be
+    /// on the medium before what was written ahead of it.
+    pub fn set_barriers_lie(&mut self, lie: bool) {
+        self.barriers_lie = lie;
     }
 
     /// The files as a reader sees them now, cache included.
@@ -377,7 +385,7 @@ impl FaultyDisk {
             Note::Change { inode, change, durable } => {
                 self.medium.change(inode, change, durable && !self.syncs_lie);
             }
-            Note::Sync { inode } if !self.syncs_lie => self.medium.sync(inode, covered),
+            Note::Sync { inode } if !self.syncs_lie && !self.barriers_lie => self.medium.sync(inode, covered),
             Note::SyncDirectory { inode } if !self.syncs_lie => {
                 self.medium.sync_directory(inode, covered);
                 let volume = &self.volume;

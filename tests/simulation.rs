@@ -1,0 +1,168 @@
+//! Thousands of lives of a member on a disk that drops, tears and reorders what was not synced, that is slow, full or
+//! failing, judged by a naive model. Each seed is one run and repeats to the byte.
+//!
+//! Without more it runs as many seeds as fit into a short time. `RINGD_SIM_SEEDS` gives a number of seeds, or a range
+//! `from..to`; `RINGD_SIM_SEED` repeats one.
+
+use ringd::sim::{Canary, Failure, Report, run};
+use std::{
+    env,
+    ops::Range,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How long the quick form draws seeds.
+const QUICK: Duration = Duration::from_secs(20);
+/// Seeds that the quick form runs however slow the machine is.
+const QUICK_SEEDS_MIN: u64 = 20;
+/// Seeds within which every canary has to be noticed.
+const CANARY_SEEDS: u64 = 60;
+
+/// A run in which a failed assertion is a failure like any other.
+fn run_caught(seed: u64, canary: Canary) -> Result<Report, Failure> {
+    catch_unwind(AssertUnwindSafe(|| run(seed, canary))).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| text.to_string()));
+        let reason = format!("panic: {}", text.unwrap_or_default());
+        Err(Failure { seed, reason })
+    })
+}
+
+/// The seeds asked for, and whether time may end the run before.
+fn seeds() -> (Range<u64>, bool) {
+    let number = |text: &str| {
+        text.trim()
+            .parse::<u64>()
+            .unwrap_or_else(|_| panic!("not a seed: {text}"))
+    };
+    if let Ok(seed) = env::var("RINGD_SIM_SEED") {
+        let seed = number(&seed);
+        return (seed..seed + 1, false);
+    }
+    match env::var("RINGD_SIM_SEEDS") {
+        Err(_) => (1..u64::MAX, true),
+        Ok(text) => match text.split_once("..") {
+            Some((from, to)) => (number(from)..number(to), false),
+            None => (1..number(&text) + 1, false),
+        },
+    }
+}
+
+#[test]
+fn nothing_acknowledged_is_lost() {
+    let (range, is_quick) = seeds();
+    let begun = Instant::now();
+    let next = AtomicU64::new(range.start);
+    let failed = AtomicBool::new(false);
+    let done: Mutex<(Vec<Report>, Vec<Failure>)> = Mutex::default();
+    let work = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            let in_time = !is_quick || begun.elapsed() < QUICK || seed < range.start + QUICK_SEEDS_MIN;
+            if seed >= range.end || !in_time || failed.load(Ordering::Relaxed) {
+                return;
+            }
+            let result = run_caught(seed, Canary::None);
+            let mut done = done.lock().expect("no panic while it is held");
+            match result {
+                Ok(report) => done.0.push(report),
+                Err(failure) => {
+                    failed.store(true, Ordering::Relaxed);
+                    done.1.push(failure);
+                }
+            }
+        }
+    };
+    let threads = thread::available_parallelism().map_or(1, |count| count.get());
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(work);
+        }
+    });
+    let (reports, failures) = done.into_inner().expect("no panic while it was held");
+    if let Some(failure) = failures.first() {
+        panic!(
+            "seed {} failed: {}\nrepeat it: RINGD_SIM_SEED={} cargo test --test simulation nothing_acknowledged",
+            failure.seed, failure.reason, failure.seed
+        );
+    }
+    summarize(&reports, begun.elapsed(), range.end - range.start == 1);
+}
+
+/// Says what the runs have done, and fails when something that they are for never happened.
+fn summarize(reports: &[Report], elapsed: Duration, is_single: bool) {
+    let sum = |field: fn(&Report) -> u64| reports.iter().map(field).sum::<u64>();
+    let counts = [
+        ("starts", sum(|report| report.starts)),
+        ("interrupted starts", sum(|report| report.interrupted_starts)),
+        ("power cuts", sum(|report| report.power_cuts)),
+        ("lives ended by disk errors", sum(|report| report.disk_errors)),
+        ("requests refused", sum(|report| report.refused)),
+        ("requests acknowledged", sum(|report| report.acknowledged)),
+        ("checkpoints", sum(|report| report.checkpoints)),
+    ];
+    println!("{} seeds in {elapsed:.1?}: {counts:?}", reports.len());
+    for (what, count) in counts {
+        assert!(is_single || count > 0, "no {what} in {} seeds", reports.len());
+    }
+}
+
+#[test]
+fn a_seed_repeats_to_the_byte() {
+    for seed in [3, 17, 2026] {
+        let first = run_caught(seed, Canary::None).expect("it succeeds");
+        assert_eq!(
+            run_caught(seed, Canary::None).expect("it succeeds"),
+            first,
+            "seed {seed}"
+        );
+    }
+}
+
+/// Seeds needed to notice a canary, and what was said.
+fn notice(canary: Canary) {
+    // Failed assertions are expected here.
+    for seed in 1..=CANARY_SEEDS {
+        if let Err(failure) = run_caught(seed, canary) {
+            println!("{canary:?}: seed {seed}: {}", failure.reason);
+            return;
+        }
+    }
+    panic!("{canary:?} was not noticed in {CANARY_SEEDS} seeds");
+}
+
+#[test]
+fn a_disk_that_lies_about_syncs_is_noticed() {
+    notice(Canary::SyncsLie);
+}
+
+#[test]
+fn an_answer_before_persistence_is_noticed() {
+    notice(Canary::AnswerBeforePersist);
+}
+
+#[test]
+fn a_meta_page_before_its_data_is_noticed() {
+    notice(Canary::MetaBeforeData);
+}
+
+#[test]
+fn a_dropped_event_is_noticed() {
+    notice(Canary::DroppedEvent);
+}
+
+#[test]
+fn a_dropped_record_is_noticed() {
+    notice(Canary::DroppedRecord);
+}
+
+#[test]
+fn a_stale_read_is_noticed() {
+    notice(Canary::StaleRead);
+}
