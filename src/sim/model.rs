@@ -1,7 +1,7 @@
 //! What a store ought to hold: etcd's rules for keys and leases, as naively as they can be written down.
 //!
-//! Keeps the whole history for ever and answers from it by looking at everything. Shares no code with what it judges but
-//! the type of a revision.
+//! Keeps the whole history for ever and answers from it by looking at everything. Shares no code with what it judges
+//! but the type of a revision.
 
 use crate::mvcc::revision::Revision;
 use crate::proto::mvccpb::KeyValue;

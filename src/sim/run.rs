@@ -1,4 +1,4 @@
-//! One run: lives of a member, each ended by a power cut, a kill, an I/O error or in order, and judged at the next start.
+//! One run: lives of a member, each ended by a power cut, a kill, an I/O error or in order, judged at the next start.
 
 use super::load::{LONG_TTL_S, Profile, SHORT_LEASE, request};
 use super::member::{draw, page_file, page_options};
