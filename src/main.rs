@@ -1,8 +1,8 @@
 //! The `ringd` program: reads its configuration, sets up logging, runs the server.
 
 use ringd::config::{self, Config, ConfigError, parse};
+use ringd::server::logging;
 use std::process::ExitCode;
-use tracing_subscriber::filter::LevelFilter;
 
 /// etcd's exit code for a command line it does not understand.
 const USAGE: u8 = 2;
@@ -17,7 +17,7 @@ fn main() -> ExitCode {
             return ExitCode::from(USAGE);
         }
     };
-    log(&config);
+    logging::start(&config);
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
@@ -39,30 +39,4 @@ fn configure() -> Result<Option<Config>, ConfigError> {
         parse::Request::Start(texts) => return Config::from_texts(texts).map(Some),
     }
     Ok(None)
-}
-
-fn log(config: &Config) {
-    let level = match config.log_level.as_str() {
-        "debug" => LevelFilter::DEBUG,
-        "warn" => LevelFilter::WARN,
-        "error" | "dpanic" | "panic" | "fatal" => LevelFilter::ERROR,
-        _ => LevelFilter::INFO,
-    };
-    let stdout = config.log_to_stdout;
-    let writer = move || -> Box<dyn std::io::Write> {
-        if stdout {
-            Box::new(std::io::stdout())
-        } else {
-            Box::new(std::io::stderr())
-        }
-    };
-    let builder = tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_writer(writer)
-        .with_target(false);
-    if config.log_json {
-        builder.json().flatten_event(true).init();
-    } else {
-        builder.init();
-    }
 }

@@ -243,6 +243,35 @@ fn each_listener_offers_what_is_its_own() {
     });
 }
 
+/// The lines of a log that are objects, and the first four of their keys.
+fn log_lines(log: &str) -> Vec<(serde_json::Value, Vec<String>)> {
+    let keys = |line: &str| {
+        let parts = line.split('"').skip(1).step_by(4).take(4);
+        parts.map(str::to_string).collect()
+    };
+    let lines = log.lines().filter(|line| line.starts_with('{'));
+    let lines = lines.map(|line| (serde_json::from_str(line).expect("JSON"), keys(line)));
+    lines.collect()
+}
+
+#[test]
+fn logs_have_etcds_form() {
+    let mut server = Server::start(Program::Ringd, &["--log-level=info", "--snapshot-catchup-entries=1000"]);
+    assert!(server.stop().success());
+    let log = server.log();
+    assert!(log.contains(r#""snapshot-catchup-entries":1000"#), "{log}");
+    let lines = log_lines(&log);
+    assert_eq!(lines.len(), log.lines().count(), "{log}");
+    let messages: Vec<_> = lines.iter().filter_map(|(line, _)| line["msg"].as_str()).collect();
+    for expected in ["starting an etcd server", "ready to serve client requests"] {
+        assert!(messages.contains(&expected), "{expected}: {log}");
+    }
+    for (line, keys) in &lines {
+        assert_eq!(keys[..], ["level", "ts", "caller", "msg"], "{line}");
+        assert!(line["ts"].as_str().is_some_and(|time| time.ends_with('Z')));
+    }
+}
+
 /// What a few requests of every kind change in the metrics.
 const COUNTED: &[&str] = &[
     "etcd_mvcc_put_total",
@@ -469,6 +498,20 @@ mod compared {
         {
             let found = theirs.iter().find(|(found, _)| *found == name);
             assert_eq!(found.map(|(_, kind)| *kind), Some(kind), "{name}");
+        }
+    }
+
+    #[test]
+    fn logs_are_read_like_etcds() {
+        let servers = [Program::Ringd, Program::Reference].map(|program| Server::start(program, &["--log-level=info"]));
+        for server in servers {
+            let lines = log_lines(&server.log());
+            let ready = lines
+                .iter()
+                .find(|(line, _)| line["msg"] == "ready to serve client requests");
+            let (line, keys) = ready.expect("the ready line");
+            assert_eq!(keys[..], ["level", "ts", "caller", "msg"], "{:?}", server.program());
+            assert_eq!(line["level"], "info");
         }
     }
 }

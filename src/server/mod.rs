@@ -6,6 +6,7 @@
 
 pub mod identity;
 mod log_thread;
+pub mod logging;
 
 use crate::api::{Api, PageReads, Settings};
 use crate::config::{CLUSTER_VERSION, Config, ETCD_VERSION};
@@ -94,6 +95,7 @@ enum End {
 
 /// Runs a member until it is told to stop or can't go on.
 pub fn run(config: &Config) -> Result<(), ServerError> {
+    logging::tell_configuration(config);
     let termination = Termination::hold_back().map_err(system("watch for signals"))?;
     probe()?;
     let allowance = Allowance::of_this_process().map_err(system("ask which CPUs may be used"))?;
