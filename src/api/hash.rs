@@ -18,14 +18,14 @@ use bytes::Bytes;
 use std::ops::ControlFlow;
 
 impl Api {
-    pub(super) fn hash_kv(&mut self, _net: &mut Net, caller: Caller, message: Bytes) -> Result<(), Status> {
+    pub(super) fn hash_kv(&mut self, net: &mut Net, caller: Caller, message: Bytes) -> Result<(), Status> {
         let request: HashKvRequest = decode(Shape::Flat, message).map_err(|error| error::status(&error))?;
         let view = self.index.clone().pin().view().clone();
         let hasher = KvHasher::new(request.revision, readable(&view)).map_err(|error| error::status(&error))?;
         let header = self.settings.identity.header_of(&view);
         // What the hash says of records at the compact revision needs the index as it was there.
         let at_main = view.compact_revision.max(0);
-        self.run(caller, view, at_main, move |task| async move {
+        self.run(net, caller, view, at_main, move |task| async move {
             let KvHash {
                 hash,
                 compact_revision,
@@ -43,11 +43,11 @@ impl Api {
         Ok(())
     }
 
-    pub(super) fn hash(&mut self, _net: &mut Net, caller: Caller) -> Result<(), Status> {
+    pub(super) fn hash(&mut self, net: &mut Net, caller: Caller) -> Result<(), Status> {
         let view = self.index.clone().pin().view().clone();
         let header = self.settings.identity.header_of(&view);
         let at_main = view.revision;
-        self.run(caller, view, at_main, move |task| async move {
+        self.run(net, caller, view, at_main, move |task| async move {
             let hash = task.hash().await?;
             task.send_whole(super::answer::encode(&HashResponse {
                 header: Some(header),

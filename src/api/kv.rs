@@ -197,7 +197,7 @@ impl Api {
         }
         let view = view.clone();
         drop(pinned);
-        self.spawn_read_txn(caller, view, request);
+        self.spawn_read_txn(net, caller, view, request);
         Ok(())
     }
 

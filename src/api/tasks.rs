@@ -17,6 +17,7 @@ use crate::net::{Core, Net};
 use crate::proto::etcdserverpb::{RangeRequest, TxnRequest};
 use crate::raft::messages::Request;
 use crate::reactor::serve::{self, Notify};
+use crate::state::StateError;
 use crate::state::depth::{Shape, decode};
 use crate::state::outcome::Answer;
 use crate::state::range::{Projection, RangeRows, RangeRun};
@@ -56,11 +57,10 @@ impl From<Unreadable> for Ended {
 
 impl Api {
     /// A task's hold on a call; `None` while the core shuts down.
-    fn task(&mut self, caller: Caller, view: View, at_main: i64) -> Option<Task> {
+    fn task(&mut self, caller: Caller, view: View) -> Option<Task> {
         let connections = self.connections.clone()?;
         let room = Rc::new(Notify::new());
         self.state(caller)?.room = Some(room.clone());
-        self.begin_reading(at_main);
         let (pages, index) = (self.pages.clone(), self.index.clone());
         Some(Task {
             connections,
@@ -87,12 +87,34 @@ impl Api {
         }
     }
 
-    pub(super) fn run<F>(&mut self, caller: Caller, view: View, at_main: i64, body: impl FnOnce(Task) -> F)
+    /// Runs a read at `at_main` as a task. A compaction that went past that revision between the call's look at its view
+    /// and now may have begun to remove what the read needs, so the read is refused as one that came after it
+    /// (DESIGN 12 (10)).
+    pub(super) fn run<F>(
+        &mut self,
+        net: &mut Net,
+        caller: Caller,
+        view: View,
+        at_main: i64,
+        body: impl FnOnce(Task) -> F,
+    ) where
+        F: Future<Output = Result<(), Ended>> + 'static,
+    {
+        self.begin_reading(at_main);
+        if self.index.pin().view().compact_revision > at_main.max(view.compact_revision) {
+            self.end_reading(at_main);
+            return self.fail(net, caller, &error::status(&StateError::Compacted));
+        }
+        self.spawn_task(caller, view, at_main, body);
+    }
+
+    /// Runs a task for a read that `begin_reading` has noted.
+    fn spawn_task<F>(&mut self, caller: Caller, view: View, at_main: i64, body: impl FnOnce(Task) -> F)
     where
         F: Future<Output = Result<(), Ended>> + 'static,
     {
-        let Some(task) = self.task(caller, view, at_main) else {
-            return;
+        let Some(task) = self.task(caller, view) else {
+            return self.end_reading(at_main);
         };
         let connections = task.connections.clone();
         let body = body(task);
@@ -103,20 +125,20 @@ impl Api {
     }
 
     /// Goes on with a range that is long or needs the disk.
-    pub(super) fn spawn_range(&mut self, _net: &mut Net, caller: Caller, view: View, run: RangeRun, found: bool) {
+    pub(super) fn spawn_range(&mut self, net: &mut Net, caller: Caller, view: View, run: RangeRun, found: bool) {
         let at_main = run.at_main();
         let identity = self.settings.identity;
-        self.run(caller, view, at_main, move |task| async move {
+        self.run(net, caller, view, at_main, move |task| async move {
             let rows = task.rows(run, found).await?;
             let header = identity.header(rows.revision, task.view.term);
             task.send_range(&header, &rows).await
         });
     }
 
-    pub(super) fn spawn_read_txn(&mut self, caller: Caller, view: View, request: TxnRequest) {
+    pub(super) fn spawn_read_txn(&mut self, net: &mut Net, caller: Caller, view: View, request: TxnRequest) {
         let at_main = view.revision;
         let identity = self.settings.identity;
-        self.run(caller, view, at_main, move |task| async move {
+        self.run(net, caller, view, at_main, move |task| async move {
             let bytes = task.read_txn(&request, identity).await?;
             task.send_whole(bytes)
         });
@@ -132,7 +154,8 @@ impl Api {
     ) {
         let at_main = view.revision;
         let identity = self.settings.identity;
-        self.run(caller, view, at_main, move |task| async move {
+        self.begin_reading(at_main);
+        self.spawn_task(caller, view, at_main, move |task| async move {
             let mut records = Records::resident(&task.view);
             let mut missing = missing;
             loop {
@@ -147,7 +170,6 @@ impl Api {
     }
 
     pub(super) fn range_stream(&mut self, net: &mut Net, caller: Caller, message: Bytes) -> Result<(), Status> {
-        let _ = net;
         let request: RangeRequest = decode(Shape::Flat, message).map_err(|error| error::status(&error))?;
         validate::check_range_stream(&request).map_err(|error| error::status(&error))?;
         let view = self.index.clone().pin().view().clone();
@@ -155,7 +177,7 @@ impl Api {
         let identity = self.settings.identity;
         let chunk_bytes = self.settings.max_request_bytes;
         let at_main = run.at_main();
-        self.run(caller, view, at_main, move |task| async move {
+        self.run(net, caller, view, at_main, move |task| async move {
             let rows = task.rows(run, false).await?;
             let header = identity.header(rows.revision, task.view.term);
             task.send_stream(&header, &rows, chunk_bytes).await

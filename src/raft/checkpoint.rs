@@ -32,6 +32,8 @@ pub enum Event {
     NoSpace(String),
     /// A page that the checkpoint needed is damaged.
     Corrupt(String),
+    /// A page that the checkpoint needed could not be read this time.
+    Unreadable(String),
 }
 
 /// A durable checkpoint.
@@ -232,7 +234,9 @@ impl Checkpoints {
         self.retry_at = now + CHECKPOINT_RETRY;
         match reason {
             Aborted::DiskFull(_) | Aborted::Limit { .. } => Event::NoSpace(reason.to_string()),
-            Aborted::Corrupt(_) | Aborted::Read(_) => Event::Corrupt(reason.to_string()),
+            Aborted::Corrupt(_) => Event::Corrupt(reason.to_string()),
+            // A read that failed says nothing of what is stored: the checkpoint is tried again.
+            Aborted::Read(_) => Event::Unreadable(reason.to_string()),
         }
     }
 }

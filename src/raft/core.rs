@@ -437,6 +437,10 @@ impl LogCore {
                 }
                 self.applier.no_space = true;
             }
+            Event::Unreadable(reason) => {
+                self.dirty_bytes += std::mem::take(&mut self.cut_bytes);
+                tracing::warn!("{reason}; the checkpoint is tried again");
+            }
             Event::Corrupt(description) => {
                 self.dirty_bytes += std::mem::take(&mut self.cut_bytes);
                 self.raise_corrupt(&description);
