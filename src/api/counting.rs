@@ -1,8 +1,9 @@
 //! What a serve core counts of the calls it answers.
 //!
 //! Counters of gRPC are etcd's (its `grpc_prometheus` interceptor's): a unary call has sent one message, even when it
-//! failed; the end of what a caller sends is one more message received of a stream; of a call that its caller gave up the status is Canceled, or DeadlineExceeded when its own time was over. The time of a
-//! unary request runs from the turn that received it to the turn that sends its answer, so it costs no clock reading.
+//! failed; the end of what the caller of a stream sends is one more message received; of a call that its caller gave up
+//! the status is Canceled, or DeadlineExceeded when its own time was over. The time of a unary request runs from the
+//! turn that received it to the turn that sends its answer, so it costs no clock reading.
 
 use super::health::CHECKS;
 use super::method::Method;

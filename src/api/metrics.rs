@@ -79,8 +79,10 @@ impl Api {
         let mut text = Text::default();
         let registry = &*self.settings.metrics;
         if let Some(status) = status {
-            self.put_server(&mut text, status);
-            self.put_store(&mut text, status, registry);
+            self.put_members(&mut text, status);
+            put_raft(&mut text, status);
+            put_operations(&mut text, status, registry);
+            self.put_store(&mut text, status);
             put_disk(&mut text, status);
             put_leases(&mut text, status);
         }
@@ -111,7 +113,7 @@ impl Api {
         );
     }
 
-    fn put_server(&self, text: &mut Text, status: &Status) {
+    fn put_members(&self, text: &mut Text, status: &Status) {
         let own = self.settings.identity.member_id;
         if let Some(version) = &status.cluster_version {
             let minor = version.rsplit_once('.').map_or(version.as_str(), |(minor, _)| minor);
@@ -131,61 +133,62 @@ impl Api {
             .members
             .iter()
             .any(|member| member.id == own && member.is_learner);
-        let counters = &status.counters;
-        let numbers = [
-            (
-                "etcd_server_has_leader",
-                Gauge,
-                "Whether there is a leader.",
-                flag(status.leader != 0),
-            ),
-            (
-                "etcd_server_is_leader",
-                Gauge,
-                "Whether this member leads.",
-                flag(status.is_leader),
-            ),
-            (
-                "etcd_server_is_learner",
-                Gauge,
-                "Whether this member is a learner.",
-                flag(learner),
-            ),
-            (
-                "etcd_server_leader_changes_seen_total",
-                Counter,
-                "Leaders seen one after the other.",
-                counters.leader_changes as f64,
-            ),
-            (
-                "etcd_server_proposals_committed_total",
-                Gauge,
-                "The index of the last entry committed.",
-                status.commit_index as f64,
-            ),
-            (
-                "etcd_server_proposals_applied_total",
-                Gauge,
-                "The index of the last entry applied.",
-                status.applied_index as f64,
-            ),
-            (
-                "etcd_server_proposals_pending",
-                Gauge,
-                "Proposals not yet applied.",
-                status.pending as f64,
-            ),
-            (
-                "etcd_server_proposals_failed_total",
-                Counter,
-                "Proposals that found no leader or lost theirs.",
-                counters.proposals_failed as f64,
-            ),
-        ];
-        put_numbers(text, &numbers);
+        let help = "Whether this member is a learner.";
+        text.single("etcd_server_is_learner", Gauge, help, flag(learner));
     }
+}
 
-    fn put_store(&self, text: &mut Text, status: &Status, registry: &Registry) {
+fn put_raft(text: &mut Text, status: &Status) {
+    let counters = &status.counters;
+    let numbers = [
+        (
+            "etcd_server_has_leader",
+            Gauge,
+            "Whether there is a leader.",
+            flag(status.leader != 0),
+        ),
+        (
+            "etcd_server_is_leader",
+            Gauge,
+            "Whether this member leads.",
+            flag(status.is_leader),
+        ),
+        (
+            "etcd_server_leader_changes_seen_total",
+            Counter,
+            "Leaders seen one after the other.",
+            counters.leader_changes as f64,
+        ),
+        (
+            "etcd_server_proposals_committed_total",
+            Gauge,
+            "The index of the last entry committed.",
+            status.commit_index as f64,
+        ),
+        (
+            "etcd_server_proposals_applied_total",
+            Gauge,
+            "The index of the last entry applied.",
+            status.applied_index as f64,
+        ),
+        (
+            "etcd_server_proposals_pending",
+            Gauge,
+            "Proposals not yet applied.",
+            status.pending as f64,
+        ),
+        (
+            "etcd_server_proposals_failed_total",
+            Counter,
+            "Proposals that found no leader or lost theirs.",
+            counters.proposals_failed as f64,
+        ),
+    ];
+    put_numbers(text, &numbers);
+}
+
+impl Api {
+    fn put_store(&self, text: &mut Text, status: &Status) {
         let counters = &status.counters;
         let (revision, compact_revision) = {
             let pinned = self.index.pin();
@@ -193,23 +196,7 @@ impl Api {
         };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let compacted_at = status.compaction_age.map_or(0, |age| now.saturating_sub(age).as_secs());
-        let ranges = registry.sum(|core| &core.ranges) + counters.ranges;
-        let txns = registry.sum(|core| &core.read_txns) + counters.txns;
         let numbers = [
-            ("etcd_mvcc_put_total", Counter, "Puts applied.", counters.puts as f64),
-            (
-                "etcd_mvcc_delete_total",
-                Counter,
-                "Deletions applied.",
-                counters.deletes as f64,
-            ),
-            ("etcd_mvcc_range_total", Counter, "Ranges read.", ranges as f64),
-            (
-                "etcd_mvcc_txn_total",
-                Counter,
-                "Requests of more than one operation.",
-                txns as f64,
-            ),
             (
                 "etcd_mvcc_db_total_size_in_bytes",
                 Gauge,
@@ -273,6 +260,22 @@ impl Api {
                 None => return total,
             }
         }
+    }
+}
+
+/// What was done to the store, read and written.
+fn put_operations(text: &mut Text, status: &Status, registry: &Registry) {
+    let counters = &status.counters;
+    let ranges = registry.sum(|core| &core.ranges) + counters.ranges;
+    let txns = registry.sum(|core| &core.read_txns) + counters.txns;
+    let numbers = [
+        ("etcd_mvcc_put_total", "Puts applied.", counters.puts),
+        ("etcd_mvcc_delete_total", "Deletions applied.", counters.deletes),
+        ("etcd_mvcc_range_total", "Ranges read.", ranges),
+        ("etcd_mvcc_txn_total", "Requests of more than one operation.", txns),
+    ];
+    for (name, help, value) in numbers {
+        text.single(name, Counter, help, value as f64);
     }
 }
 

@@ -23,8 +23,8 @@ pub struct Counters {
     pub put_bytes: u64,
     /// Deletions applied, whatever they deleted.
     pub deletes: u64,
-    /// Reads that entries made: ranges and compares of transactions, records before a put. Of a transaction that did not
-    /// succeed all compares are counted, where etcd counts those up to the first that was false.
+    /// Reads that entries made: ranges and compares of transactions, records before a put. Of compares that
+    /// were not all true all are counted, where etcd counts those up to the first that was false.
     pub ranges: u64,
     /// Entries that did more than one of these, and once more those that compared more than once.
     pub txns: u64,

@@ -1,7 +1,7 @@
-//! Log lines as etcd's logger (zap) writes them (`etcd-surface` 7.1), since people and programs search them by their form.
+//! Log lines as etcd's logger (zap) writes them (`etcd-surface` 7.1): people and programs search them by their form.
 //!
-//! JSON: one object a line, `level`, `ts`, `caller` and `msg` first, then the event's fields. Console: the same parts with
-//! tabs between them and the fields as an object at the end. Times are in UTC.
+//! JSON: one object a line, `level`, `ts`, `caller` and `msg` first, then the event's fields. Console: the same parts
+//! with tabs between them and the fields as an object at the end. Times are in UTC.
 
 use crate::config::{Config, ETCD_VERSION};
 use crate::http::date::Civil;
@@ -284,7 +284,10 @@ mod tests {
         let start = lines[1].find(r#""msg""#).unwrap();
         assert_eq!(
             &lines[1][start..],
-            r#""msg":"two\nlines 1","number":-3,"many":7,"yes":true,"half":0.5,"odd":"NaN","text":"tab\tquote\"","shown":"a\\b","debugged":"100ms","error":"no \"luck\"\n","snapshot-catchup-entries":1000}"#
+            concat!(
+                r#""msg":"two\nlines 1","number":-3,"many":7,"yes":true,"half":0.5,"odd":"NaN","text":"tab\tquote\"","#,
+                r#""shown":"a\\b","debugged":"100ms","error":"no \"luck\"\n","snapshot-catchup-entries":1000}"#
+            )
         );
         assert!(lines[1].starts_with(r#"{"level":"warn","#));
         assert!(lines[2].contains(r#""level":"debug""#) && lines[2].ends_with(r#""msg":"","x":1}"#));
