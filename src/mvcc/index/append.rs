@@ -134,7 +134,8 @@ unsafe fn with_bytes(bytes: &[UnsafeCell<u8>], fill: impl FnOnce(&mut [u8])) {
     }
 }
 
-#[cfg(all(test, loom))]
+#[cfg(test)]
+#[cfg(loom)]
 mod model {
     use super::*;
 
@@ -158,7 +159,8 @@ mod model {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
 

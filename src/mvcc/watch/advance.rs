@@ -43,10 +43,8 @@ impl Hub {
         };
         let is_idle = self.advance_in_step(&mut context);
         self.catch_up(is_idle, &mut context);
-        if is_idle {
-            self.tick(now, &mut context);
-            self.answer_progress(&mut context);
-        }
+        self.tick(now, &mut context);
+        self.answer_progress(&mut context);
         context.outcome
     }
 
@@ -395,6 +393,9 @@ impl Hub {
                 ..Head::default()
             };
             let (stream, fragment) = (watch.stream, watch.options.fragment);
+            if let Some(stream) = self.streams.get_mut(&stream) {
+                stream.newest = stream.newest.max(send.last);
+            }
             self.send_in_pieces(stream, head, fragment, batch, batch.parts(&send), context);
         }
         Progress::Paused
@@ -447,6 +448,7 @@ impl Hub {
 
     /// Tells progress to the watches of the streams whose time has come.
     fn tick<H, S: WatchSink>(&mut self, now: Duration, context: &mut Context<'_, H, S>) {
+        let sent = self.groups[IN_STEP].next - 1;
         while let Some((due, id)) = self.ticks.first().copied().filter(|(due, _)| *due <= now) {
             self.ticks.remove(&(due, id));
             let stream = self.streams.get_mut(&id).expect("ticks are of open streams");
@@ -460,10 +462,9 @@ impl Hub {
             for number in stream.notified.clone() {
                 let watch = &mut self.watches[number as usize];
                 let was_quiet = std::mem::replace(&mut watch.quiet, true);
-                let has_started = watch.start <= context.view.revision;
-                let tells = was_quiet && has_started && watch.place == Place::Group(IN_STEP);
-                if tells && context.sink.can_send(id) {
-                    self.send_progress(id, Some(number), context.view.revision, context.view, context.sink);
+                let is_behind = watch.start <= sent && watch.place == Place::Group(IN_STEP);
+                if was_quiet && is_behind && context.sink.can_send(id) {
+                    self.send_progress(id, Some(number), sent, context.view, context.sink);
                 }
             }
         }
@@ -471,48 +472,52 @@ impl Hub {
 
     /// Answers the streams that asked for progress.
     fn answer_progress<H, S: WatchSink>(&mut self, context: &mut Context<'_, H, S>) {
+        let sent = self.groups[IN_STEP].next - 1;
         for id in self.asking.clone() {
-            let revision = self.sent_to_all(id, context.view.revision);
+            let lowest = self.sent_to_all(id, sent);
             let stream = self.streams.get_mut(&id).expect("only open streams ask");
-            let Some(revision) = revision else {
+            if sent < *stream.due.get_or_insert(context.view.revision) {
+                continue;
+            }
+            let Some(lowest) = lowest else {
                 // Nothing on it has started: etcd stays silent, too.
-                stream.asked = 0;
+                (stream.asked, stream.due) = (0, None);
                 self.asking.remove(&id);
                 continue;
             };
-            // A watch made since the last answer may be further back: then the answer waits for it.
-            if revision < stream.answered {
+            // A watch made since the last answer may be further back: then the answer waits for it. So it does for one
+            // that lags behind an event of another watch: to Kubernetes the stream would go back in time.
+            if lowest < stream.answered.max(stream.newest) {
                 continue;
             }
             while self.streams[&id].asked > 0 && context.sink.can_send(id) {
-                self.send_progress(id, None, revision, context.view, context.sink);
+                self.send_progress(id, None, lowest, context.view, context.sink);
                 let stream = self.streams.get_mut(&id).expect("looked up before");
-                stream.answered = revision;
+                stream.answered = lowest;
                 stream.asked -= 1;
             }
-            if self.streams[&id].asked == 0 {
+            let stream = self.streams.get_mut(&id).expect("looked up before");
+            if stream.asked == 0 {
+                stream.due = None;
                 self.asking.remove(&id);
             }
         }
     }
 
-    /// The lowest revision that every started watch of the stream has been sent; `None` when there is none.
-    fn sent_to_all(&self, id: StreamId, revision: i64) -> Option<i64> {
+    /// The lowest revision that every started watch of the stream has been sent; `None` when there is none. Those in
+    /// step have been sent `in_step`.
+    fn sent_to_all(&self, id: StreamId, in_step: i64) -> Option<i64> {
         let stream = self.streams.get(&id)?;
         let lagging = stream.lagging.iter().filter_map(|number| {
             let watch = &self.watches[*number as usize];
-            let next = match watch.place {
-                Place::Group(group) => self.groups[group].next.max(watch.next),
-                Place::Parked | Place::Canceled => watch.next,
+            let sent = match watch.place {
+                Place::Group(group) => self.groups[group].next.max(watch.next) - 1,
+                Place::Parked | Place::Canceled => watch.next - 1,
             };
-            (watch.start <= revision).then_some(next - 1)
+            (watch.start <= sent.max(in_step)).then_some(sent)
         });
-        if let Some(lowest) = lagging.min() {
-            return Some(lowest);
-        }
         let mut others = stream.watches.values().map(|number| &self.watches[*number as usize]);
-        others
-            .any(|watch| watch.place == Place::Group(IN_STEP) && watch.start <= revision)
-            .then_some(revision)
+        let has_in_step = others.any(|watch| watch.place == Place::Group(IN_STEP) && watch.start <= in_step);
+        lagging.chain(has_in_step.then_some(in_step)).min()
     }
 }

@@ -9,6 +9,7 @@
 //! The batch holds copies, so no view is pinned between calls. Each record is encoded once, and a second time with its
 //! previous record if some watch wants that.
 
+use super::change::{Body, Change, Previous, event_fields};
 use super::message::put_event;
 use super::set::WatchSet;
 use super::watch::Watch;
@@ -17,7 +18,7 @@ use crate::limits;
 use crate::mvcc::record::KeyValueView;
 use crate::mvcc::revision::Revision;
 use crate::mvcc::view::View;
-use crate::pages::{PageAddress, ReadFailure, RecordId, RecordScan, RecordView, Scanned};
+use crate::pages::{PageAddress, ReadFailure, RecordId, RecordScan, Scanned};
 use bytes::{Bytes, BytesMut};
 use slab::Slab;
 use std::ops::{ControlFlow, Range};
@@ -86,14 +87,6 @@ impl Event {
     }
 }
 
-/// Where the previous record of an event is.
-#[derive(Clone, Copy)]
-enum Previous {
-    At(Revision),
-    /// The index knows.
-    Searched,
-}
-
 /// An event for a watch.
 #[derive(Clone, Copy)]
 struct Match {
@@ -143,41 +136,11 @@ pub(super) struct Batch {
     pub lose: Option<usize>,
 }
 
-/// A record at which a batch looks.
-struct Change<'a> {
-    revision: Revision,
-    tombstone: bool,
-    key: &'a [u8],
-    previous: Previous,
-    body: Body<'a>,
-}
-
-enum Body<'a> {
-    /// The event's KeyValue.
-    Encoded(&'a [u8]),
-    Fields(KeyValueView<'a>),
-}
-
-impl Change<'_> {
-    /// Whether it is the first version of its key, which has no previous one.
-    fn is_creation(&self) -> bool {
-        let created = match &self.body {
-            Body::Encoded(bytes) => KeyValueView::decode(bytes).map_or(0, |fields| fields.create_revision),
-            Body::Fields(fields) => fields.create_revision,
-        };
-        !self.tombstone && created == self.revision.main
-    }
-}
-
-/// The KeyValue of a stored record as an event shows it, or of a live one as `prev_kv` does.
-fn event_fields<'a>(record: &RecordView<'a>) -> KeyValueView<'a> {
-    KeyValueView {
-        key: record.key,
-        create_revision: record.create_revision,
-        mod_revision: record.id.main,
-        version: record.version,
-        value: record.value,
-        lease: record.lease,
+/// Empties a list. Its memory is used again, unless a huge revision needed it.
+fn clear<T>(list: &mut Vec<T>) {
+    list.clear();
+    if list.capacity() * size_of::<T>() > limits::WATCH_BATCH_BYTES {
+        list.shrink_to(0);
     }
 }
 
@@ -270,11 +233,11 @@ impl Batch {
         self.next = Revision::new(first, 0);
         self.serial_limit = serial_limit;
         (self.records, self.revisions, self.sent) = (0, 0, 0);
-        self.events.clear();
-        self.matches.clear();
-        self.pending.clear();
-        self.sends.clear();
-        self.parts.clear();
+        clear(&mut self.events);
+        clear(&mut self.matches);
+        clear(&mut self.pending);
+        clear(&mut self.sends);
+        clear(&mut self.parts);
         // The memory is used again unless a message shares it, or a huge revision needed it.
         if let Ok(bytes) = std::mem::take(&mut self.shared).try_into_mut()
             && bytes.capacity() > self.bytes.capacity()

@@ -247,9 +247,14 @@ impl Hub {
         }
         if lags {
             self.join_lagging(number);
-        } else {
-            self.join(number, IN_STEP);
+            return Ok(watch_id);
         }
+        if self.groups[IN_STEP].set.members().is_empty() {
+            // Nobody needs what came since the last watch left.
+            self.groups[IN_STEP].next = view.revision + 1;
+            self.in_step.restart(view.revision + 1, view.revision, self.next_serial);
+        }
+        self.join(number, IN_STEP);
         Ok(watch_id)
     }
 
@@ -273,7 +278,8 @@ impl Hub {
         self.send(id, canceled, view, sink);
     }
 
-    /// Takes a `WatchProgressRequest`; the answer comes with an `advance`, behind the events that are due.
+    /// Takes a `WatchProgressRequest`; the answer comes with an `advance`, behind the events that are due. It waits for
+    /// watches that lag behind the last answer or behind an event sent to another watch of the stream.
     pub fn request_progress(&mut self, id: StreamId) {
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.asked = (stream.asked + 1).min(WATCH_PROGRESS_REQUESTS);

@@ -12,7 +12,9 @@
 //! least every revision in it. A progress message with revision R comes after every event up to R that the watch (or
 //! with watch id -1 every started watch of the stream) has to see. Semantics are those of etcd 3.7
 //! (`server/etcdserver/api/v3rpc/watch.go`, `server/storage/mvcc/watchable_store.go`) with one exception: manual
-//! progress is answered although watches lag, with the lowest revision that all have been sent.
+//! progress is answered although watches lag, with the lowest revision that all have been sent. Answers of a stream
+//! never go back, and none is below an event that the stream was sent: kube-apiserver takes each as the revision of its
+//! whole cache and does not look whether it was further already. An answer that would be waits until it is not.
 //!
 //! # Use
 //!
@@ -22,6 +24,7 @@
 
 mod advance;
 mod batch;
+mod change;
 mod hub;
 mod interval_tree;
 mod message;

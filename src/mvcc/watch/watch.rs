@@ -97,8 +97,12 @@ pub(super) struct Stream {
     pub notified: BTreeSet<u32>,
     /// Progress requests not answered yet.
     pub asked: u32,
+    /// The store's revision when the first of them was looked at: events up to it go before the answer.
+    pub due: Option<i64>,
     /// The last answer.
     pub answered: i64,
+    /// The newest event sent.
+    pub newest: i64,
     /// Time between two ticks.
     pub interval: Duration,
     /// The first tick.

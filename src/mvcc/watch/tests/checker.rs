@@ -110,6 +110,7 @@ impl Known {
 pub struct Checker {
     asked: BTreeMap<StreamId, VecDeque<Asked>>,
     pub watches: BTreeMap<(StreamId, i64), Known>,
+    /// The last progress or event of a stream.
     progress: BTreeMap<StreamId, i64>,
     /// How much was seen, so that a test can tell that it tests something.
     pub events: usize,
@@ -185,6 +186,8 @@ impl Checker {
         if newest > Some(header) {
             return Err(format!("header revision {header} is behind an event"));
         }
+        let progress = self.progress.entry(stream).or_default();
+        *progress = newest.map_or(*progress, |newest| newest.max(*progress));
         known.partial.extend(response.events);
         if response.fragment {
             self.fragments += 1;

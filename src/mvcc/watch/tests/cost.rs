@@ -224,3 +224,32 @@ fn a_message_holds_a_thousand_revisions() {
             .all(|response| response.header.as_ref().unwrap().revision == 2501)
     );
 }
+
+/// What happened while a core had no watches is not looked at when it gets one.
+#[test]
+fn a_first_watch_does_not_look_back() {
+    let mut world = World::new();
+    let mut hub = Hub::new(CONFIG, 1);
+    let mut sink = Sink::default();
+    hub.open(1, now());
+    for first_main in [2, 201] {
+        for _ in 0..100 {
+            world.write(&[put("k", "x")]);
+        }
+        world.checkpoint(first_main);
+        let request = CreateRequest {
+            key: b"k",
+            ..CreateRequest::default()
+        };
+        hub.create(1, request, &world.view(), now(), &mut sink);
+        hub.request_progress(1);
+        world.settle(&mut hub, &mut sink, now());
+        assert_eq!(hub.counters().records, 0);
+        let progress = sink.take(1).pop().unwrap();
+        assert_eq!(
+            (progress.watch_id, progress.header.unwrap().revision),
+            (-1, world.revision)
+        );
+        hub.cancel(1, if first_main == 2 { 0 } else { 1 }, &world.view(), &mut sink);
+    }
+}

@@ -2,8 +2,10 @@
 
 mod checker;
 mod cost;
+mod progress;
 mod random;
 mod rules;
+mod setup;
 
 use super::batch::Bounds;
 use super::*;

@@ -1,80 +1,7 @@
 //! The rules of `etcd-surface` 4.6, one by one.
 
+use super::setup::*;
 use super::*;
-
-const T0: Duration = Duration::ZERO;
-
-/// A world, a hub with one stream, number 1, and its sink.
-struct Setup {
-    world: World,
-    hub: Hub,
-    sink: Sink,
-}
-
-impl Setup {
-    fn new() -> Setup {
-        let mut hub = Hub::new(CONFIG, 1);
-        hub.open(1, T0);
-        Setup {
-            world: World::new(),
-            hub,
-            sink: Sink::default(),
-        }
-    }
-
-    fn create(&mut self, request: CreateRequest<'_>) -> WatchResponse {
-        let view = self.world.view();
-        self.hub.create(1, request, &view, T0, &mut self.sink);
-        self.sink.queues.get_mut(&1).unwrap().pop_back().unwrap()
-    }
-
-    fn cancel(&mut self, watch_id: i64) -> Vec<WatchResponse> {
-        let view = self.world.view();
-        self.hub.cancel(1, watch_id, &view, &mut self.sink);
-        self.sink.take(1)
-    }
-
-    fn settle(&mut self) -> Vec<WatchResponse> {
-        self.settle_at(T0)
-    }
-
-    fn settle_at(&mut self, now: Duration) -> Vec<WatchResponse> {
-        self.world.settle(&mut self.hub, &mut self.sink, now);
-        self.sink.take(1)
-    }
-
-    fn progress(&mut self) -> Vec<WatchResponse> {
-        self.hub.request_progress(1);
-        self.settle()
-    }
-}
-
-fn key(key: &str) -> CreateRequest<'_> {
-    CreateRequest {
-        key: key.as_bytes(),
-        ..CreateRequest::default()
-    }
-}
-
-fn from(key: &str, start_revision: i64) -> CreateRequest<'_> {
-    CreateRequest {
-        key: key.as_bytes(),
-        start_revision,
-        ..CreateRequest::default()
-    }
-}
-
-fn header(response: &WatchResponse) -> i64 {
-    response.header.as_ref().unwrap().revision
-}
-
-fn mains(response: &WatchResponse) -> Vec<i64> {
-    response
-        .events
-        .iter()
-        .map(|event| event.kv.as_ref().unwrap().mod_revision)
-        .collect()
-}
 
 #[test]
 fn created_comes_first_and_carries_the_header() {
@@ -349,126 +276,6 @@ fn a_revision_is_split_only_for_watches_that_ask() {
 }
 
 #[test]
-fn progress_is_told_to_quiet_watches_in_even_intervals() {
-    let mut setup = Setup::new();
-    let options = WatchOptions {
-        progress_notify: true,
-        ..WatchOptions::default()
-    };
-    setup.create(key("a"));
-    assert_eq!(setup.hub.next_tick(), None);
-    setup.create(CreateRequest { options, ..key("a") });
-    setup.create(CreateRequest {
-        options,
-        ..from("a", 100)
-    });
-    let first = setup.hub.next_tick().unwrap();
-    assert!(first >= CONFIG.progress_interval && first < CONFIG.progress_interval.mul_f64(1.1));
-    setup.world.write(&[put("b", "1")]);
-    assert_eq!(setup.settle_at(first - Duration::from_millis(1)), []);
-    let sent = setup.settle_at(first);
-    assert_eq!(sent.len(), 1);
-    assert_eq!((sent[0].watch_id, header(&sent[0]), sent[0].events.len()), (1, 2, 0));
-    let second = setup.hub.next_tick().unwrap();
-    assert_eq!(second, first * 2);
-    setup.world.write(&[put("a", "1")]);
-    let sent = setup.settle_at(second);
-    assert_eq!(
-        sent.iter().map(|one| one.events.len()).collect::<Vec<_>>(),
-        [1, 1],
-        "events instead of progress"
-    );
-    assert_eq!(setup.settle_at(first * 3).iter().map(header).collect::<Vec<_>>(), [3]);
-    setup.sink.room.insert(1, 0);
-    setup.world.write(&[put("b", "1")]);
-    assert_eq!(setup.settle_at(first * 4), [], "a full stream misses a tick");
-    setup.cancel(1);
-    setup.cancel(2);
-    setup.settle_at(first * 5);
-    assert_eq!(setup.hub.next_tick(), None);
-}
-
-#[test]
-fn manual_progress_is_the_lowest_of_the_stream_and_never_goes_back() {
-    let mut setup = Setup::new();
-    assert_eq!(setup.progress(), [], "no watch, no answer");
-    setup.create(key("a"));
-    setup.world.write(&[put("a", "1")]);
-    let sent = setup.progress();
-    assert_eq!(
-        sent.iter()
-            .map(|one| (one.watch_id, one.events.len()))
-            .collect::<Vec<_>>(),
-        [(0, 1), (-1, 0)]
-    );
-    setup.hub.request_progress(1);
-    setup.hub.request_progress(1);
-    assert_eq!(
-        setup.settle().iter().map(header).collect::<Vec<_>>(),
-        [2, 2],
-        "one answer each"
-    );
-    // The stream does not take the event at 3: what is known to be sent ends before it.
-    setup.sink.room.insert(1, 1);
-    setup.create(key("b"));
-    setup.world.write(&[put("a", "2")]);
-    setup.world.write(&[put("b", "1")]);
-    let created = setup.sink.take(1);
-    assert!(created.is_empty());
-    setup.world.settle(&mut setup.hub, &mut setup.sink, T0);
-    setup.hub.request_progress(1);
-    assert_eq!(
-        setup
-            .settle()
-            .iter()
-            .map(|one| (one.watch_id, header(one)))
-            .collect::<Vec<_>>(),
-        [(0, 3)]
-    );
-    let sent = setup.settle();
-    assert_eq!(
-        sent.iter().map(|one| (one.watch_id, header(one))).collect::<Vec<_>>(),
-        [(-1, 3)]
-    );
-    setup.sink.room.remove(&1);
-    setup.hub.writable(1);
-    assert_eq!(setup.settle().iter().map(header).collect::<Vec<_>>(), [4]);
-    assert_eq!(setup.progress().iter().map(header).collect::<Vec<_>>(), [4]);
-    setup.create(from("a", 2));
-    let sent = setup.progress();
-    assert_eq!(sent.last().map(|one| (one.watch_id, header(one))), Some((-1, 4)));
-    assert_eq!(sent.len(), 2);
-}
-
-#[test]
-fn a_new_watch_in_the_past_holds_progress_back() {
-    let mut setup = Setup::new();
-    setup.create(key("a"));
-    for value in 0..20 {
-        setup.world.write(&[put("b", &value.to_string())]);
-    }
-    assert_eq!(setup.progress().iter().map(header).collect::<Vec<_>>(), [21]);
-    setup.world.checkpoint(20);
-    setup.create(from("b", 2));
-    setup.hub.request_progress(1);
-    // The first call only finds out which pages it needs.
-    let view = setup.world.view();
-    let mut reader = Reader {
-        cache: &mut setup.world.cache,
-        history: &setup.world.history,
-        compact_revision: -1,
-    };
-    let outcome = setup.hub.advance(&view, &mut reader, &mut setup.sink, T0);
-    assert!(!outcome.missing.is_empty());
-    assert_eq!(setup.sink.take(1), [], "1 would be below 21, which was answered before");
-    let sent = setup.settle();
-    assert_eq!(
-        sent.iter().map(|one| (one.watch_id, header(one))).collect::<Vec<_>>(),
-        [(1, 21), (-1, 21)]
-    );
-}
-
-#[test]
 fn closing_a_stream_forgets_everything() {
     let mut setup = Setup::new();
     let options = WatchOptions {
@@ -581,4 +388,32 @@ fn a_new_watch_does_not_inherit_from_a_canceled_one() {
     assert!(setup.settle().iter().all(|one| one.watch_id < 19));
     setup.world.write(&[put("b", "1")]);
     assert_eq!(setup.settle().iter().map(|one| one.watch_id).collect::<Vec<_>>(), [20]);
+}
+
+/// A compaction that the reader learns of later than the view ends what is read meanwhile.
+#[test]
+fn what_was_read_before_a_compaction_does_not_count() {
+    let mut setup = Setup::new();
+    for value in ["1", "2", "3"] {
+        setup.world.write(&[put("a", value)]);
+    }
+    setup.world.checkpoint(5);
+    setup.create(from("a", 2));
+    let view = setup.world.view();
+    setup.world.step(&mut setup.hub, &mut setup.sink, T0);
+    // The pages of the view still hold everything.
+    let mut reader = Reader {
+        cache: &mut setup.world.cache,
+        history: &setup.world.history,
+        compact_revision: 4,
+    };
+    let outcome = setup.hub.advance(&view, &mut reader, &mut setup.sink, T0);
+    assert!(outcome.missing.is_empty());
+    let sent = setup.sink.take(1);
+    assert_eq!(
+        sent.iter()
+            .map(|one| (one.canceled, one.compact_revision))
+            .collect::<Vec<_>>(),
+        [(true, 4)]
+    );
 }
