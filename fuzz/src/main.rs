@@ -4,16 +4,16 @@
 
 mod entries;
 
-use entries::ENTRIES;
+use entries::{CANARY, ENTRIES, Entry};
 use std::sync::LazyLock;
 
-static ENTRY: LazyLock<fn(&[u8])> = LazyLock::new(|| {
+static ENTRY: LazyLock<&Entry> = LazyLock::new(|| {
     let name = std::env::var("FUZZ_ENTRY").unwrap_or_default();
-    match ENTRIES.iter().find(|entry| entry.name == name) {
-        Some(entry) => entry.run,
-        None if name == "canary" => entries::canary,
-        None => panic!("FUZZ_ENTRY is {name:?}, which is no fuzzer; see fuzz/src/entries.rs"),
-    }
+    let found = ENTRIES.iter().chain([&CANARY]).find(|entry| entry.name == name);
+    found.unwrap_or_else(|| panic!("FUZZ_ENTRY is {name:?}, which is no fuzzer; see fuzz/src/entries.rs"))
 });
 
-libfuzzer_sys::fuzz_target!(|input: &[u8]| ENTRY(input));
+libfuzzer_sys::fuzz_target!(|input: &[u8]| {
+    assert!(input.len() <= ENTRY.length_max, "-max_len is over the entry's bound");
+    (ENTRY.run)(input)
+});

@@ -184,6 +184,9 @@ pub(super) fn parse<'a>(entry: &LeafEntry<'a>) -> Option<Parsed<'a>> {
     if flags & !FLAGS != 0 || (flags & VALUE_OUTSIDE != 0) != entry.outside.is_some() {
         return None;
     }
+    if flags & KEY_OUTSIDE != 0 && entry.outside.is_none() {
+        return None;
+    }
     let create_revision = take_varint(&mut head)? as i64;
     let version = take_varint(&mut head)? as i64;
     let lease = if flags & LEASE == 0 {
