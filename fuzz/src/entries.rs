@@ -4,8 +4,9 @@
 
 use bytes::Bytes;
 use prost::Message;
+use ringd::proto::schema::Described;
 use ringd::proto::{etcdserverpb as pb, health};
-use ringd::state::depth::{self, Shape};
+use ringd::state::depth;
 use ringd::state::{StateError, validate};
 use ringd::{grpc, http, pages, wal};
 use std::fmt::Debug;
@@ -61,27 +62,27 @@ fn requests(input: &[u8]) {
     };
     let bytes = Bytes::copy_from_slice(message);
     let flat = [
-        flat::<pb::DeleteRangeRequest>,
-        flat::<pb::CompactionRequest>,
-        flat::<pb::LeaseGrantRequest>,
-        flat::<pb::LeaseRevokeRequest>,
-        flat::<pb::LeaseKeepAliveRequest>,
-        flat::<pb::LeaseTimeToLiveRequest>,
-        flat::<pb::LeaseLeasesRequest>,
-        flat::<pb::MemberAddRequest>,
-        flat::<pb::MemberRemoveRequest>,
-        flat::<pb::MemberUpdateRequest>,
-        flat::<pb::MemberListRequest>,
-        flat::<pb::MemberPromoteRequest>,
-        flat::<pb::AlarmRequest>,
-        flat::<pb::StatusRequest>,
-        flat::<pb::DefragmentRequest>,
-        flat::<pb::HashRequest>,
-        flat::<pb::HashKvRequest>,
-        flat::<pb::SnapshotRequest>,
-        flat::<pb::MoveLeaderRequest>,
-        flat::<pb::DowngradeRequest>,
-        flat::<health::HealthCheckRequest>,
+        again::<pb::DeleteRangeRequest>,
+        again::<pb::CompactionRequest>,
+        again::<pb::LeaseGrantRequest>,
+        again::<pb::LeaseRevokeRequest>,
+        again::<pb::LeaseKeepAliveRequest>,
+        again::<pb::LeaseTimeToLiveRequest>,
+        again::<pb::LeaseLeasesRequest>,
+        again::<pb::MemberAddRequest>,
+        again::<pb::MemberRemoveRequest>,
+        again::<pb::MemberUpdateRequest>,
+        again::<pb::MemberListRequest>,
+        again::<pb::MemberPromoteRequest>,
+        again::<pb::AlarmRequest>,
+        again::<pb::StatusRequest>,
+        again::<pb::DefragmentRequest>,
+        again::<pb::HashRequest>,
+        again::<pb::HashKvRequest>,
+        again::<pb::SnapshotRequest>,
+        again::<pb::MoveLeaderRequest>,
+        again::<pb::DowngradeRequest>,
+        again::<health::HealthCheckRequest>,
     ];
     match kind {
         0 => checked::<pb::RangeRequest>(bytes, validate::check_range),
@@ -89,7 +90,7 @@ fn requests(input: &[u8]) {
         2 => checked::<pb::PutRequest>(bytes, validate::check_put),
         3 => checked::<pb::DeleteRangeRequest>(bytes, validate::check_delete),
         4 => transaction(bytes),
-        5 => again::<pb::WatchRequest>(Shape::WATCH, bytes),
+        5 => again::<pb::WatchRequest>(bytes),
         6 => {
             if let Ok(request) = depth::decode_entry(bytes) {
                 assert_eq!(depth::decode_entry(request.encode_to_vec().into()), Ok(request));
@@ -99,21 +100,20 @@ fn requests(input: &[u8]) {
     }
 }
 
-fn flat<M: Message + Default + PartialEq + Debug>(bytes: Bytes) {
-    again::<M>(Shape::Flat, bytes);
-}
-
 /// What was decoded must come back from its own encoding.
-fn again<M: Message + Default + PartialEq + Debug>(shape: Shape, bytes: Bytes) {
-    if let Ok(request) = depth::decode::<M>(shape, bytes) {
-        assert_eq!(depth::decode(shape, request.encode_to_vec().into()), Ok(request));
+fn again<M: Described + Message + Default + PartialEq + Debug>(bytes: Bytes) {
+    if let Ok(request) = depth::decode::<M>(bytes) {
+        assert_eq!(depth::decode(request.encode_to_vec().into()), Ok(request));
     }
 }
 
-fn checked<M: Message + Default + PartialEq + Debug>(bytes: Bytes, check: fn(&M) -> Result<(), StateError>) {
-    if let Ok(request) = depth::decode::<M>(Shape::Flat, bytes) {
+fn checked<M: Described + Message + Default + PartialEq + Debug>(
+    bytes: Bytes,
+    check: fn(&M) -> Result<(), StateError>,
+) {
+    if let Ok(request) = depth::decode::<M>(bytes) {
         let _ = check(&request);
-        assert_eq!(depth::decode(Shape::Flat, request.encode_to_vec().into()), Ok(request));
+        assert_eq!(depth::decode(request.encode_to_vec().into()), Ok(request));
     }
 }
 

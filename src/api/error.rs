@@ -25,7 +25,10 @@ pub fn status(error: &StateError) -> Status {
         StateError::LeaseNotFound => Code::NotFound,
         StateError::LeaseExists => Code::FailedPrecondition,
         // Go's protobuf tells no more; what exactly is wrong would be another text than etcd's.
-        StateError::NestedTooDeep { .. } | StateError::Malformed { .. } => {
+        StateError::NestedTooDeep { .. } => {
+            return Status::unreadable_request("proto: exceeded maximum recursion depth");
+        }
+        StateError::Malformed { .. } => {
             return Status::unreadable_request("proto: cannot parse invalid wire-format data");
         }
         StateError::NotPrimary
@@ -98,6 +101,11 @@ mod tests {
             (StateError::LeaseExists, 9, "etcdserver: lease already exists"),
             (StateError::LeaseTtlTooLarge, 11, "etcdserver: too large lease TTL"),
             (StateError::Corrupt, 15, "etcdserver: corrupt cluster"),
+            (
+                StateError::NestedTooDeep { limit: 10_000 },
+                13,
+                "grpc: error unmarshalling request: proto: exceeded maximum recursion depth",
+            ),
             (
                 StateError::StreamSortOrder,
                 12,

@@ -9,17 +9,17 @@ use crate::limits::API_SLICE_ROWS;
 use crate::mvcc::revision::Revision;
 use crate::net::Net;
 use crate::pages::{RecordId, RecordScan, Scanned, TreeId, TreeScan};
-use crate::proto::etcdserverpb::{HashKvRequest, HashKvResponse, HashResponse};
+use crate::proto::etcdserverpb::{HashKvRequest, HashKvResponse, HashRequest, HashResponse};
 use crate::raft::fields;
 use crate::reactor::serve;
-use crate::state::depth::{Shape, decode};
+use crate::state::depth::decode;
 use crate::state::hash::{BackendHasher, KvHash, KvHasher};
 use bytes::Bytes;
 use std::ops::ControlFlow;
 
 impl Api {
     pub(super) fn hash_kv(&mut self, net: &mut Net, caller: Caller, message: Bytes) -> Result<(), Status> {
-        let request: HashKvRequest = decode(Shape::Flat, message).map_err(|error| error::status(&error))?;
+        let request: HashKvRequest = decode(message).map_err(|error| error::status(&error))?;
         let view = self.index.clone().pin().view().clone();
         let hasher = KvHasher::new(request.revision, readable(&view)).map_err(|error| error::status(&error))?;
         let header = self.settings.identity.header_of(&view);
@@ -43,7 +43,8 @@ impl Api {
         Ok(())
     }
 
-    pub(super) fn hash(&mut self, net: &mut Net, caller: Caller) -> Result<(), Status> {
+    pub(super) fn hash(&mut self, net: &mut Net, caller: Caller, message: Bytes) -> Result<(), Status> {
+        let _: HashRequest = decode(message).map_err(|error| error::status(&error))?;
         let view = self.index.clone().pin().view().clone();
         let header = self.settings.identity.header_of(&view);
         let at_main = view.revision;

@@ -10,11 +10,11 @@ use crate::mvcc::record::{put_varint, varint_length};
 use crate::mvcc::view::View;
 use crate::net::Net;
 use crate::proto::etcdserverpb::{
-    AlarmResponse, CompactionResponse, DeleteRangeRequest, LeaseGrantResponse, LeaseRevokeResponse, PutRequest,
-    RangeRequest, RequestHeader, TxnRequest,
+    AlarmResponse, CompactionRequest, CompactionResponse, DeleteRangeRequest, LeaseGrantResponse, LeaseRevokeResponse,
+    PutRequest, RangeRequest, RequestHeader, TxnRequest,
 };
 use crate::raft::messages::Request;
-use crate::state::depth::{Shape, decode, decode_txn};
+use crate::state::depth::{decode, decode_txn};
 use crate::state::outcome::{Answer, Outcome};
 use crate::state::range::{RangeRun, Readable};
 use crate::state::{plan, quota, validate};
@@ -50,7 +50,7 @@ pub(super) fn readable(view: &View) -> Readable {
 
 impl Api {
     pub(super) fn put(&mut self, net: &mut Net, caller: Caller, message: Bytes) -> Result<(), Status> {
-        let request: PutRequest = decode(Shape::Flat, message.clone()).map_err(|error| error::status(&error))?;
+        let request: PutRequest = decode(message.clone()).map_err(|error| error::status(&error))?;
         validate::check_put(&request).map_err(|error| error::status(&error))?;
         self.propose(
             net,
@@ -63,13 +63,13 @@ impl Api {
     }
 
     pub(super) fn delete_range(&mut self, net: &mut Net, caller: Caller, message: Bytes) -> Result<(), Status> {
-        let request: DeleteRangeRequest =
-            decode(Shape::Flat, message.clone()).map_err(|error| error::status(&error))?;
+        let request: DeleteRangeRequest = decode(message.clone()).map_err(|error| error::status(&error))?;
         validate::check_delete(&request).map_err(|error| error::status(&error))?;
         self.propose(net, caller, Field::DeleteRange, &message, WriteRequest::Delete, 0)
     }
 
     pub(super) fn compact(&mut self, net: &mut Net, caller: Caller, message: Bytes) -> Result<(), Status> {
+        let _: CompactionRequest = decode(message.clone()).map_err(|error| error::status(&error))?;
         self.propose(net, caller, Field::Compaction, &message, WriteRequest::Compact, 0)
     }
 
@@ -129,7 +129,7 @@ impl Api {
     }
 
     pub(super) fn range(&mut self, net: &mut Net, caller: Caller, message: Bytes) -> Result<(), Status> {
-        let request: RangeRequest = decode(Shape::Flat, message).map_err(|error| error::status(&error))?;
+        let request: RangeRequest = decode(message).map_err(|error| error::status(&error))?;
         validate::check_range(&request).map_err(|error| error::status(&error))?;
         self.own_metrics().ranges.add(1);
         let index = self.index.clone();

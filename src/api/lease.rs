@@ -7,11 +7,11 @@ use super::service::{Api, Caller, Waiting, WriteRequest};
 use crate::grpc::{Code, Status};
 use crate::net::Net;
 use crate::proto::etcdserverpb::{
-    LeaseGrantRequest, LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseLeasesResponse, LeaseRevokeRequest,
-    LeaseStatus, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, ResponseHeader,
+    LeaseGrantRequest, LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseLeasesRequest, LeaseLeasesResponse,
+    LeaseRevokeRequest, LeaseStatus, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, ResponseHeader,
 };
 use crate::raft::messages::Request;
-use crate::state::depth::{Shape, decode};
+use crate::state::depth::decode;
 use crate::state::lease::TimeToLive;
 use crate::state::quota;
 use bytes::Bytes;
@@ -24,7 +24,7 @@ impl Api {
     }
 
     pub(super) fn lease_grant(&mut self, net: &mut Net, caller: Caller, message: Bytes) -> Result<(), Status> {
-        let mut request: LeaseGrantRequest = decode(Shape::Flat, message).map_err(|error| error::status(&error))?;
+        let mut request: LeaseGrantRequest = decode(message).map_err(|error| error::status(&error))?;
         // etcd picks an id above zero; one that is in use is refused by the state, which is as unlikely as there.
         while request.id == 0 {
             request.id = (rand::random::<u64>() >> 1) as i64;
@@ -41,12 +41,12 @@ impl Api {
     }
 
     pub(super) fn lease_revoke(&mut self, net: &mut Net, caller: Caller, message: Bytes) -> Result<(), Status> {
-        let _: LeaseRevokeRequest = decode(Shape::Flat, message.clone()).map_err(|error| error::status(&error))?;
+        let _: LeaseRevokeRequest = decode(message.clone()).map_err(|error| error::status(&error))?;
         self.propose(net, caller, Field::LeaseRevoke, &message, WriteRequest::LeaseRevoke, 0)
     }
 
     pub(super) fn lease_keep_alive(&mut self, net: &mut Net, caller: Caller, message: Bytes) -> Result<(), Status> {
-        let request: LeaseKeepAliveRequest = decode(Shape::Flat, message).map_err(|error| error::status(&error))?;
+        let request: LeaseKeepAliveRequest = decode(message).map_err(|error| error::status(&error))?;
         if let Some(state) = self.state(caller) {
             state.pending += 1;
         }
@@ -87,7 +87,7 @@ impl Api {
     }
 
     pub(super) fn lease_time_to_live(&mut self, net: &mut Net, caller: Caller, message: Bytes) -> Result<(), Status> {
-        let request: LeaseTimeToLiveRequest = decode(Shape::Flat, message).map_err(|error| error::status(&error))?;
+        let request: LeaseTimeToLiveRequest = decode(message).map_err(|error| error::status(&error))?;
         let LeaseTimeToLiveRequest { id, keys } = request;
         self.ask(net, Waiting::TimeToLive { caller, id }, |token| Request::TimeToLive {
             token,
@@ -117,7 +117,8 @@ impl Api {
         self.answer(net, caller, &response);
     }
 
-    pub(super) fn lease_leases(&mut self, net: &mut Net, caller: Caller) -> Result<(), Status> {
+    pub(super) fn lease_leases(&mut self, net: &mut Net, caller: Caller, message: Bytes) -> Result<(), Status> {
+        let _: LeaseLeasesRequest = decode(message).map_err(|error| error::status(&error))?;
         self.ask(net, Waiting::Leases { caller }, |token| Request::Leases { token });
         Ok(())
     }

@@ -7,13 +7,14 @@ use super::service::{Api, Caller, Waiting, WriteRequest};
 use crate::grpc::{Code, Status};
 use crate::net::Net;
 use crate::proto::etcdserverpb::{
-    AlarmRequest, AlarmType, DowngradeInfo, Member, MemberListRequest, MemberListResponse, StatusResponse,
+    AlarmRequest, AlarmType, DowngradeInfo, Member, MemberListRequest, MemberListResponse, StatusRequest,
+    StatusResponse,
 };
 use crate::proto::health::{
     HealthCheckRequest, HealthCheckResponse, HealthListResponse, health_check_response::ServingStatus,
 };
 use crate::raft::messages::{Request, Status as MemberStatus};
-use crate::state::depth::{Shape, decode};
+use crate::state::depth::decode;
 use bytes::Bytes;
 use prost::Message;
 
@@ -28,7 +29,8 @@ pub(super) enum StatusFor {
 }
 
 impl Api {
-    pub(super) fn status(&mut self, net: &mut Net, caller: Caller) -> Result<(), Status> {
+    pub(super) fn status(&mut self, net: &mut Net, caller: Caller, message: Bytes) -> Result<(), Status> {
+        let _: StatusRequest = decode(message).map_err(|error| error::status(&error))?;
         self.ask(
             net,
             Waiting::Status {
@@ -40,7 +42,7 @@ impl Api {
     }
 
     pub(super) fn member_list(&mut self, net: &mut Net, caller: Caller, message: Bytes) -> Result<(), Status> {
-        let _: MemberListRequest = decode(Shape::Flat, message).map_err(|error| error::status(&error))?;
+        let _: MemberListRequest = decode(message).map_err(|error| error::status(&error))?;
         self.ask(
             net,
             Waiting::Status {
@@ -114,7 +116,7 @@ impl Api {
     }
 
     pub(super) fn alarm(&mut self, net: &mut Net, caller: Caller, message: Bytes) -> Result<(), Status> {
-        let request: AlarmRequest = decode(Shape::Flat, message.clone()).map_err(|error| error::status(&error))?;
+        let request: AlarmRequest = decode(message.clone()).map_err(|error| error::status(&error))?;
         let _ = request;
         self.propose(net, caller, Field::Alarm, &message, WriteRequest::Alarm, 0)
     }
@@ -135,8 +137,7 @@ impl Api {
                 self.answer(net, caller, &HealthListResponse { statuses });
             }
             Method::HealthCheck => {
-                let request: HealthCheckRequest =
-                    decode(Shape::Flat, message).map_err(|error| error::status(&error))?;
+                let request: HealthCheckRequest = decode(message).map_err(|error| error::status(&error))?;
                 if !request.service.is_empty() {
                     return Err(Status::new(Code::NotFound, "unknown service"));
                 }
@@ -144,8 +145,7 @@ impl Api {
             }
             _ => {
                 // A watch tells the status at once and then every change; the stream ends with the member.
-                let request: HealthCheckRequest =
-                    decode(Shape::Flat, message).map_err(|error| error::status(&error))?;
+                let request: HealthCheckRequest = decode(message).map_err(|error| error::status(&error))?;
                 let status = if request.service.is_empty() {
                     ServingStatus::Serving
                 } else {

@@ -102,6 +102,12 @@ impl Method {
     pub fn streams_requests(self) -> bool {
         matches!(self, Method::Watch | Method::LeaseKeepAlive)
     }
+
+    /// Whether the caller sends one message and is answered by one.
+    pub fn is_unary(self) -> bool {
+        let streams_answers = matches!(self, Method::RangeStream | Method::Snapshot | Method::HealthWatch);
+        !streams_answers && !self.streams_requests()
+    }
 }
 
 #[cfg(test)]

@@ -323,11 +323,11 @@ impl Api {
             Method::LeaseRevoke => self.lease_revoke(net, caller, message),
             Method::LeaseKeepAlive => self.lease_keep_alive(net, caller, message),
             Method::LeaseTimeToLive => self.lease_time_to_live(net, caller, message),
-            Method::LeaseLeases => self.lease_leases(net, caller),
+            Method::LeaseLeases => self.lease_leases(net, caller, message),
             Method::MemberList => self.member_list(net, caller, message),
             Method::Alarm => self.alarm(net, caller, message),
-            Method::Status => self.status(net, caller),
-            Method::Hash => self.hash(net, caller),
+            Method::Status => self.status(net, caller, message),
+            Method::Hash => self.hash(net, caller, message),
             Method::HashKv => self.hash_kv(net, caller, message),
             Method::HealthCheck | Method::HealthWatch | Method::HealthList => self.health(net, caller, method, message),
             _ => Err(not_built(method)),
@@ -416,9 +416,22 @@ impl Service for Api {
             // A watch stream goes on when its client has no more to ask (`etcd-surface` 4.6).
             Method::Watch => {}
             Method::LeaseKeepAlive => self.keep_alive_half_closed(net, caller),
-            _ if !state.answered => self.fail(net, caller, &Status::no_unary_message()),
+            method if !state.answered && method.is_unary() => self.fail(net, caller, &Status::no_unary_message()),
+            _ if !state.answered => self.fail(net, caller, &Status::no_stream_message()),
             _ => {}
         }
+    }
+
+    fn cut_off(&mut self, net: &mut Net, call: Call, tag: u64) {
+        let caller = Caller { call, tag };
+        let Some(state) = self.state(caller) else { return };
+        let status = match (state.method.is_unary(), state.answered) {
+            // The one message has come, and what follows is not looked at.
+            (true, true) => return,
+            (true, false) => Status::cut_off_unary(),
+            (false, _) => Status::cut_off_stream(),
+        };
+        self.fail(net, caller, &status);
     }
 
     fn cancelled(&mut self, net: &mut Net, call: Call, tag: u64) {

@@ -18,7 +18,7 @@ use crate::proto::etcdserverpb::{RangeRequest, TxnRequest};
 use crate::raft::messages::Request;
 use crate::reactor::serve::{self, Notify};
 use crate::state::StateError;
-use crate::state::depth::{Shape, decode};
+use crate::state::depth::decode;
 use crate::state::outcome::Answer;
 use crate::state::range::{Projection, RangeRows, RangeRun};
 use crate::state::{plan, validate};
@@ -170,7 +170,7 @@ impl Api {
     }
 
     pub(super) fn range_stream(&mut self, net: &mut Net, caller: Caller, message: Bytes) -> Result<(), Status> {
-        let request: RangeRequest = decode(Shape::Flat, message).map_err(|error| error::status(&error))?;
+        let request: RangeRequest = decode(message).map_err(|error| error::status(&error))?;
         validate::check_range_stream(&request).map_err(|error| error::status(&error))?;
         let view = self.index.clone().pin().view().clone();
         let run = RangeRun::new(&request, readable(&view)).map_err(|error| error::status(&error))?;

@@ -21,7 +21,7 @@ use crate::proto::etcdserverpb::watch_request::RequestUnion;
 use crate::proto::etcdserverpb::{WatchCreateRequest, WatchRequest};
 use crate::raft::messages::Request;
 use crate::reactor::serve;
-use crate::state::depth::{Shape, decode};
+use crate::state::depth::decode;
 use bytes::Bytes;
 use slab::Slab;
 use std::cell::{RefCell, RefMut};
@@ -145,7 +145,7 @@ impl Api {
     }
 
     pub(super) fn watch_message(&mut self, net: &mut Net, caller: Caller, message: Bytes) -> Result<(), Status> {
-        let request: WatchRequest = decode(Shape::WATCH, message).map_err(|error| error::status(&error))?;
+        let request: WatchRequest = decode(message).map_err(|error| error::status(&error))?;
         let index = self.index.clone();
         let pinned = index.pin();
         let now = net.now();

@@ -35,6 +35,9 @@ pub enum Event {
     Message { call: CallId, message: Bytes, last: bool },
     /// The caller has sent all it had to, and it did not end with a message.
     HalfClosed { call: CallId },
+    /// The caller has sent all it had to, and the last message is not whole. Finish the call with
+    /// [`Status::cut_off_unary`] or [`Status::cut_off_stream`].
+    CutOff { call: CallId },
     /// The call is over without [`Connection::finish`]: canceled by the caller, broken, stalled, or gone with its
     /// connection. Nothing more can be sent.
     Cancelled { call: CallId },
@@ -294,10 +297,10 @@ impl Connection {
     }
 
     fn half_close(&mut self, id: CallId) -> Option<Event> {
-        if self.call(id)?.reader.is_between_messages() {
+        if self.call(id)?.reader.may_end() {
             return Some(Event::HalfClosed { call: id });
         }
-        self.break_off(id, &Status::new(Code::Internal, "unexpected EOF"))
+        Some(Event::CutOff { call: id })
     }
 
     /// Ends a call for the caller's fault.

@@ -115,6 +115,7 @@ fn answer(connection: &mut Connection, event: Event) {
                 echoed
             }
         }
+        Event::CutOff { call } => connection.finish(call, &Status::cut_off_unary()),
         Event::HalfClosed { call } => connection.finish(call, &Status::new(Code::Aborted, "half\u{1f}")),
         Event::Cancelled { call } => {
             assert!(!connection.is_open(call));

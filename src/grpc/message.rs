@@ -77,9 +77,9 @@ impl MessageReader {
         self.body.len()
     }
 
-    /// Whether the input may end here.
-    pub fn is_between_messages(&self) -> bool {
-        self.prefix_filled == 0
+    /// Whether the input may end here: not in a message. A prefix that is cut off passes, as in grpc-go.
+    pub fn may_end(&self) -> bool {
+        usize::from(self.prefix_filled) < PREFIX_LENGTH
     }
 }
 
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(reader.next(&mut rest, 10, b"").unwrap().unwrap(), "");
         assert_eq!(reader.next(&mut rest, 10, b"").unwrap().unwrap(), "two");
         assert_eq!(reader.next(&mut rest, 10, b"").unwrap(), None);
-        assert!(reader.is_between_messages());
+        assert!(reader.may_end());
     }
 
     #[test]
@@ -166,6 +166,18 @@ mod tests {
         assert!(read(&framed(&[1; 10]), 10, b"").unwrap().is_some());
     }
 
+    /// grpc-go reads a prefix cut off as the end of the stream, and only a body cut off as an error.
+    #[test]
+    fn input_may_end_in_a_prefix_and_not_in_a_body() {
+        let whole = framed(b"ab");
+        for end in 0..whole.len() {
+            let mut reader = MessageReader::default();
+            let mut data = Bytes::copy_from_slice(&whole[..end]);
+            assert_eq!(reader.next(&mut data, 10, b"").unwrap(), None);
+            assert_eq!(reader.may_end(), end < PREFIX_LENGTH, "{end} bytes");
+        }
+    }
+
     #[test]
     fn memory_grows_with_what_came_not_with_what_was_announced() {
         let mut reader = MessageReader::default();
@@ -173,7 +185,7 @@ mod tests {
         assert_eq!(reader.next(&mut data, 1 << 31, b"").unwrap(), None);
         assert!(reader.body.capacity() <= 2 * GRPC_ASSEMBLY_FIRST_BYTES);
         assert_eq!(reader.held(), 1);
-        assert!(!reader.is_between_messages());
+        assert!(!reader.may_end());
     }
 
     proptest! {
@@ -199,7 +211,7 @@ mod tests {
                 }
             }
             prop_assert_eq!(found, messages);
-            prop_assert!(reader.is_between_messages());
+            prop_assert!(reader.may_end());
         }
     }
 }

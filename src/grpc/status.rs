@@ -87,6 +87,16 @@ impl Status {
         Self::new(Code::Unknown, "EOF")
     }
 
+    /// A unary call that ended within its message, in grpc-go's words.
+    pub fn cut_off_unary() -> Self {
+        Self::new(Code::Unknown, "unexpected EOF")
+    }
+
+    /// A streaming call that ended within a message, in grpc-go's words.
+    pub fn cut_off_stream() -> Self {
+        Self::new(Code::Internal, "unexpected EOF")
+    }
+
     /// A server-streaming call that ended without its message, in grpc-go's words.
     pub fn no_stream_message() -> Self {
         let text = "cardinality violation: received no request message from non-client-streaming RPC";

@@ -131,6 +131,11 @@ impl Net {
                     service.half_closed(self, named(id), tag);
                 }
             }
+            Event::CutOff { call: id } => {
+                if let Some(tag) = self.tag(slot, id) {
+                    service.cut_off(self, named(id), tag);
+                }
+            }
             Event::Cancelled { call: id } => {
                 if let Some(tag) = self.tag(slot, id) {
                     service.cancelled(self, named(id), tag);

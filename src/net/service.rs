@@ -2,7 +2,7 @@
 
 use super::exchange::Exchange;
 use super::peer::{Call, Net, PeerInfo};
-use crate::grpc::Request;
+use crate::grpc::{Request, Status};
 use crate::http::http1;
 use bytes::Bytes;
 use std::time::Duration;
@@ -27,6 +27,13 @@ pub trait Service: 'static {
 
     /// The caller has sent all it had to.
     fn half_closed(&mut self, net: &mut Net, call: Call, tag: u64);
+
+    /// The caller has sent all it had to, and ended within a message.
+    fn cut_off(&mut self, net: &mut Net, call: Call, tag: u64) {
+        // A call that is gone needs no status.
+        let _ = net.finish(call, &Status::cut_off_stream());
+        self.cancelled(net, call, tag);
+    }
 
     /// The call is over without having been finished: nothing more can be sent. Forget it.
     fn cancelled(&mut self, net: &mut Net, call: Call, tag: u64);

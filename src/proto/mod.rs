@@ -6,6 +6,8 @@
 
 #![allow(missing_docs, clippy::doc_lazy_continuation, clippy::large_enum_variant)]
 
+pub mod schema;
+
 /// Keys, values and events.
 pub mod mvccpb {
     include!(concat!(env!("OUT_DIR"), "/mvccpb.rs"));

@@ -1,4 +1,4 @@
-//! What etcd 3.5.1 answers differently from 3.7.1. No other program has exceptions.
+//! What etcd 3.5.1 answers differently from 3.7.1, and the little that ringd does.
 //!
 //! A difference that an exception explains is passed over. A request that would leave the two versions in different
 //! states is not sent to them at all.
@@ -51,17 +51,40 @@ const SINCE_3_5_1: &[Exception] = &[
     },
 ];
 
+/// What ringd answers differently.
+///
+/// etcd keeps, in memory only and until a restart, the hash that each of the last compactions computed while it read
+/// the whole store, over what it was about to remove. A compaction of ringd reads no more than it removes, so there is
+/// no such hash: HashKV of that revision is the hash of what is kept, or an error once a later compaction has passed it.
+///
+/// A RangeStream with a target to sort by and no order is one that etcd sorts page by page, going on behind the key that
+/// a page ends with after the sort: rows between are lost or come twice. ringd sorts the whole range.
+const OF_RINGD: &[Exception] = &[
+    Exception {
+        change: "HashKV of a compacted revision is of what is kept, not what the compaction met",
+        explain: compaction_hash,
+    },
+    Exception {
+        change: "RangeStream with a sort target loses no rows between pages",
+        explain: sorted_stream,
+    },
+];
+
 /// The exceptions that hold for the subject.
 pub struct Exceptions {
+    subject: Program,
     list: &'static [Exception],
 }
 
 impl Exceptions {
-    /// None, unless the subject is 3.5.1.
+    /// Those of the subject; the reference has none.
     pub fn of(subject: Program) -> Self {
-        Self {
-            list: if subject == Program::Etcd351 { SINCE_3_5_1 } else { &[] },
-        }
+        let list = match subject {
+            Program::Etcd351 => SINCE_3_5_1,
+            Program::Ringd => OF_RINGD,
+            Program::Reference => &[],
+        };
+        Self { subject, list }
     }
 
     /// How many there are.
@@ -101,7 +124,7 @@ impl Exceptions {
             } => (0..=newest).contains(&watch.start_revision),
             _ => true,
         };
-        !self.list.is_empty() && !alike
+        self.subject == Program::Etcd351 && !alike
     }
 }
 
@@ -139,6 +162,26 @@ fn range_stream(method: &str, _request: &[u8], subject: &mut Reply, reference: &
     }
 }
 
+fn sorted_stream(method: &str, request: &[u8], subject: &mut Reply, reference: &Reply) {
+    let pages = |reply: &Reply| -> Option<Vec<pb::RangeResponse>> {
+        let chunks = reply.messages.iter();
+        chunks
+            .map(|chunk| pb::RangeStreamResponse::decode(chunk.clone()).ok()?.range_response)
+            .collect()
+    };
+    let (Some(ours), Some(theirs)) = (pages(subject), pages(reference)) else {
+        return;
+    };
+    let asked = pb::RangeRequest::decode(request).unwrap_or_default();
+    let is_sorted = asked.sort_target != pb::range_request::SortTarget::Key as i32;
+    let is_paged = theirs.len() > 1 || theirs.last().is_some_and(|page| page.more);
+    let is_successful = subject.status.code == 0 && reference.status.code == 0;
+    let revision = |pages: &[pb::RangeResponse]| Some(pages.last()?.header.as_ref()?.revision);
+    if method == etcd::RANGE_STREAM && is_successful && is_sorted && is_paged && revision(&ours) == revision(&theirs) {
+        *subject = reference.clone();
+    }
+}
+
 /// Rewrites a message of the subject's answer.
 fn rewrite<R: Message + Default>(subject: &mut Reply, reference: &Reply, change: impl Fn(&mut R, &R)) {
     for (ours, theirs) in subject.messages.iter_mut().zip(&reference.messages) {
@@ -157,15 +200,20 @@ fn hash_revision(method: &str, _request: &[u8], subject: &mut Reply, reference: 
     }
 }
 
-fn compaction_hash(method: &str, _request: &[u8], subject: &mut Reply, reference: &Reply) {
-    let Ok(theirs) = reference.message::<pb::HashKvResponse>() else {
+/// The reference has the hash of a compaction when its answer names a compaction before the revision that was asked for
+/// and is already compacted on the subject.
+fn compaction_hash(method: &str, request: &[u8], subject: &mut Reply, reference: &Reply) {
+    let (Ok(theirs), Ok(asked)) = (
+        reference.message::<pb::HashKvResponse>(),
+        pb::HashKvRequest::decode(request),
+    ) else {
         return;
     };
-    let compacted = subject.status.message.ends_with("required revision has been compacted");
-    let ours = subject
-        .message::<pb::HashKvResponse>()
-        .map(|ours| ours.compact_revision);
-    if method == etcd::HASH_KV && (compacted || ours.is_ok_and(|revision| revision > theirs.compact_revision)) {
+    let is_compacted = match subject.message::<pb::HashKvResponse>() {
+        Ok(ours) => ours.compact_revision >= asked.revision,
+        Err(status) => status.message.ends_with("required revision has been compacted"),
+    };
+    if method == etcd::HASH_KV && is_compacted && theirs.compact_revision < asked.revision {
         *subject = reference.clone();
     }
 }

@@ -166,44 +166,75 @@ fn a_txn_deletes_from_a_key_on_and_puts() {
     });
 }
 
-/// What makes etcd 3.7.1 panic must not stop ringd: a put with `ignore_value` of a key that its own txn deleted before.
-/// Such a txn fails as a whole, the server goes on, and does so after a restart. Only ringd is asked.
+/// What makes etcd 3.7.1 panic must not stop ringd: a put with `ignore_value` or `ignore_lease` of a key that its own txn
+/// deleted before. It keeps what was there before the txn, and so it is after a restart. Only ringd is asked.
 #[test]
 fn ignore_value_of_a_key_deleted_in_the_same_txn() {
     if Program::subject() != Program::Ringd {
         return;
     }
     let mut server = Server::subject(&[]);
+    let grant = pb::LeaseGrantRequest { id: 7, ttl: 1000 };
+    block_on(async {
+        let channel = Channel::connect(&server.address()).await.expect("a connection");
+        let _: pb::LeaseGrantResponse = channel.call(etcd::LEASE_GRANT, &grant).await.expect("a lease");
+    });
     for flag in ["value", "lease"] {
-        block_on(async {
+        let old = pb::PutRequest {
+            lease: 7,
+            ..etcd::put("key", "old")
+        };
+        let put = pb::PutRequest {
+            value: if flag == "value" { Bytes::new() } else { "new".into() },
+            ignore_value: flag == "value",
+            ignore_lease: flag == "lease",
+            ..etcd::put("key", "")
+        };
+        let delete = pb::DeleteRangeRequest {
+            range_end: "\0".into(),
+            ..etcd::delete("a")
+        };
+        let success = vec![Request::RequestDeleteRange(delete), Request::RequestPut(put)];
+        let txn = pb::TxnRequest {
+            success: success.into_iter().map(etcd::operation).collect(),
+            ..Default::default()
+        };
+        let (value, lease) = if flag == "value" { ("old", 0) } else { ("new", 7) };
+        let before = block_on(async {
             let channel = Channel::connect(&server.address()).await.expect("a connection");
-            let before: pb::PutResponse = channel.call(etcd::PUT, &etcd::put("key", "old")).await.expect("a put");
-            let put = pb::PutRequest {
-                value: if flag == "value" { Bytes::new() } else { "new".into() },
-                ignore_value: flag == "value",
-                ignore_lease: flag == "lease",
-                ..etcd::put("key", "")
-            };
-            let delete = pb::DeleteRangeRequest {
-                range_end: "\0".into(),
-                ..etcd::delete("a")
-            };
-            let success = vec![Request::RequestDeleteRange(delete), Request::RequestPut(put)];
-            let txn = pb::TxnRequest {
-                success: success.into_iter().map(etcd::operation).collect(),
-                ..Default::default()
-            };
-            let error = channel
-                .call::<pb::TxnResponse>(etcd::TXN, &txn)
-                .await
-                .expect_err("the key is gone");
-            assert_eq!((error.code, error.message.as_str()), (3, "etcdserver: key not found"));
-            let found: pb::RangeResponse = channel.call(etcd::RANGE, &etcd::get("key")).await.expect("a read");
-            assert_eq!((found.count, found.header), (1, before.header), "the txn had an effect");
+            let _: pb::PutResponse = channel.call(etcd::PUT, &old).await.expect("a put");
+            let answer: pb::TxnResponse = channel.call(etcd::TXN, &txn).await.expect("the txn");
+            let seen = look_at_key(&channel).await;
+            let revision = answer.header.expect("a header").revision;
+            let kv = &seen.0.kvs[0];
+            assert_eq!(
+                (kv.create_revision, kv.mod_revision, kv.version),
+                (revision, revision, 1)
+            );
+            assert_eq!((&kv.value[..], kv.lease), (value.as_bytes(), lease));
+            let attached: &[&str] = if lease == 7 { &["key"] } else { &[] };
+            assert_eq!(seen.1, attached);
+            seen
         });
         server.kill();
         server.restart();
+        let after = block_on(async {
+            let channel = Channel::connect(&server.address()).await.expect("a connection");
+            look_at_key(&channel).await
+        });
+        assert_eq!(before, after, "another state after a restart");
     }
+}
+
+/// The key `key`, what is attached to lease 7, and the hash of everything; no header, whose term changes.
+async fn look_at_key(channel: &Channel) -> (pb::RangeResponse, Vec<Bytes>, u32) {
+    let mut range: pb::RangeResponse = channel.call(etcd::RANGE, &etcd::get("key")).await.expect("a read");
+    range.header = None;
+    let asked = pb::LeaseTimeToLiveRequest { id: 7, keys: true };
+    let lease: pb::LeaseTimeToLiveResponse = channel.call(etcd::LEASE_TIME_TO_LIVE, &asked).await.expect("a lease");
+    let asked = pb::HashKvRequest { revision: 0 };
+    let hash: pb::HashKvResponse = channel.call(etcd::HASH_KV, &asked).await.expect("a hash");
+    (range, lease.keys, hash.hash)
 }
 
 /// Values around etcd's limit of a request, and messages around gRPC's.
@@ -284,11 +315,20 @@ fn malformed_requests() {
         ("the key as a number", b"\x08\x01"),
         ("a flag of two", b"\x0a\x01k\x20\x02"),
         ("a flag as bytes", b"\x0a\x01k\x22\x01\x01"),
+        ("a group in place of the key", b"\x0b\x0a\x01k\x0c\x12\x01v"),
+        ("a fixed number in place of a flag", b"\x0a\x01k\x2512345678"),
     ];
     block_on(async {
         let mut pair = Pair::start(Program::subject()).await;
         for (name, message) in messages {
-            for method in [etcd::PUT, etcd::RANGE, etcd::DELETE_RANGE, etcd::TXN, etcd::LEASE_GRANT] {
+            for method in [
+                etcd::PUT,
+                etcd::RANGE,
+                etcd::DELETE_RANGE,
+                etcd::TXN,
+                etcd::LEASE_GRANT,
+                etcd::COMPACT,
+            ] {
                 println!("{name} to {method}");
                 if let Err(difference) = pair.check_bytes(method, Bytes::from_static(message)).await {
                     panic!("{name}: {difference}");

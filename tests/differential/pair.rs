@@ -99,7 +99,7 @@ impl Side {
     /// Waits, a bounded time, until a compaction is done in the background. etcd 3.6 and later then answer HashKV of
     /// the compacted revision with the hash that the compaction computed, over what it was about to remove too.
     async fn wait_for_compaction(&self, revision: i64) {
-        if self.server.program() == Program::Etcd351 {
+        if self.server.program() != Program::Reference {
             return;
         }
         for _ in 0..COMPACTION_POLLS {
@@ -312,8 +312,11 @@ impl Pair {
         method: &str,
         request: &[u8],
         mut subject: Reply,
-        reference: Reply,
+        mut reference: Reply,
     ) -> Result<Reply, Difference> {
+        for reply in [&mut subject, &mut reference] {
+            answers::settle_go_text(&mut reply.status);
+        }
         if self.tampering.is_some_and(|change| change(method, &mut subject)) {
             self.tampering = None;
         }

@@ -148,6 +148,30 @@ fn pair(name: &str, value: &str) -> (String, String) {
     (name.into(), value.into())
 }
 
+/// A call may end in a message's prefix, which grpc-go takes for no message, but not in its body.
+#[test]
+fn a_call_that_ends_within_a_message_is_cut_off() {
+    let whole = framed(b"ab");
+    for length in 0..whole.len() {
+        let mut caller = caller();
+        let Some(Event::Started { call, .. }) = caller.start(1, &[], false).pop() else {
+            panic!("no call began");
+        };
+        let expected = if length < 5 {
+            Event::HalfClosed { call }
+        } else {
+            Event::CutOff { call }
+        };
+        assert_eq!(caller.data(1, &whole[..length], true), [expected], "{length} bytes");
+        caller.server.finish(call, &Status::cut_off_unary()).unwrap();
+        let trailers = caller.answer(1).trailers;
+        assert!(
+            trailers.contains(&("grpc-message".into(), "unexpected EOF".into())),
+            "{trailers:?}"
+        );
+    }
+}
+
 #[test]
 fn a_unary_call_goes_there_and_back() {
     let mut caller = caller();
