@@ -399,6 +399,10 @@ impl Service for Api {
         let method = state.method;
         state.received_at = now;
         if std::mem::replace(&mut state.answered, true) && !method.streams_requests() {
+            // grpc-go does not look at what follows the message of a unary call.
+            if method.is_unary() {
+                return;
+            }
             self.fail(net, caller, &Status::second_stream_message());
             return;
         }

@@ -54,11 +54,12 @@ const SINCE_3_5_1: &[Exception] = &[
 /// What ringd answers differently.
 ///
 /// etcd keeps, in memory only and until a restart, the hash that each of the last compactions computed while it read
-/// the whole store, over what it was about to remove. A compaction of ringd reads no more than it removes, so there is
-/// no such hash: HashKV of that revision is the hash of what is kept, or an error once a later compaction has passed it.
+/// the whole store, over what it was about to remove. A compaction of ringd reads no more than it removes, so there
+/// is no such hash: HashKV of that revision is the hash of what is kept, or an error once a later compaction has passed
+/// it.
 ///
-/// A RangeStream with a target to sort by and no order is one that etcd sorts page by page, going on behind the key that
-/// a page ends with after the sort: rows between are lost or come twice. ringd sorts the whole range.
+/// A RangeStream with a target to sort by and no order is one that etcd sorts page by page, going on behind the key
+/// that a page ends with after the sort: rows between are lost or come twice. ringd sorts the whole range.
 const OF_RINGD: &[Exception] = &[
     Exception {
         change: "HashKV of a compacted revision is of what is kept, not what the compaction met",

@@ -166,8 +166,8 @@ fn a_txn_deletes_from_a_key_on_and_puts() {
     });
 }
 
-/// What makes etcd 3.7.1 panic must not stop ringd: a put with `ignore_value` or `ignore_lease` of a key that its own txn
-/// deleted before. It keeps what was there before the txn, and so it is after a restart. Only ringd is asked.
+/// What makes etcd 3.7.1 panic must not stop ringd: a put with `ignore_value` or `ignore_lease` of a key that its own
+/// txn deleted before. It keeps what was there before the txn, and so it is after a restart. Only ringd is asked.
 #[test]
 fn ignore_value_of_a_key_deleted_in_the_same_txn() {
     if Program::subject() != Program::Ringd {
