@@ -87,8 +87,8 @@ impl Api {
         }
     }
 
-    /// Runs a read at `at_main` as a task. A compaction that went past that revision between the call's look at its view
-    /// and now may have begun to remove what the read needs, so the read is refused as one that came after it
+    /// Runs a read at `at_main` as a task. A compaction that went past that revision between the call's look at its
+    /// view and now may have begun to remove what the read needs, so the read is refused as one that came after it
     /// (DESIGN 12 (10)).
     pub(super) fn run<F>(
         &mut self,

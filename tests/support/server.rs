@@ -26,7 +26,7 @@ const PORT_ATTEMPTS: u32 = 5;
 const LOG_TAIL: usize = 8 * 1024;
 
 /// The program that is under test when `RINGD_TEST_SUBJECT` is not set.
-const DEFAULT_SUBJECT: Program = Program::Reference;
+const DEFAULT_SUBJECT: Program = Program::Ringd;
 
 /// A program that serves etcd's API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

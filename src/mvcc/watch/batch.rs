@@ -271,7 +271,11 @@ impl Batch {
                 revision: record.revision,
                 tombstone: record.tombstone,
                 key: record.key(),
-                previous: record.previous.map_or(Previous::Searched, Previous::At),
+                // What the same transaction wrote before does not count: etcd looks at the revision before.
+                previous: match record.previous {
+                    Some(previous) if previous.main < record.revision.main => Previous::At(previous),
+                    _ => Previous::Searched,
+                },
                 body: Body::Encoded(record.event()),
             };
             if self
