@@ -192,14 +192,13 @@ fn differing_record(records: &[Stored], model: &Model) -> Option<String> {
                 ));
             }
             None => {}
-            Some((_, tombstone, stored)) => {
-                if *tombstone != expected.tombstone || stored[..] != expected.stored()[..] {
-                    return Some(format!(
-                        "the record {:?} of {} differs",
-                        expected.revision, expected.key
-                    ));
-                }
+            Some((_, tombstone, stored)) if *tombstone != expected.tombstone || stored[..] != expected.stored()[..] => {
+                return Some(format!(
+                    "the record {:?} of {} differs",
+                    expected.revision, expected.key
+                ));
             }
+            Some(_) => {}
         }
     }
     found
