@@ -234,8 +234,13 @@ impl Api {
         }
         let (_, waiting, _) = self.waiting.remove(key);
         match (reply, waiting) {
-            (Reply::Applied { outcome, view, .. }, Waiting::Write { caller, payload }) => {
-                self.applied(net, caller, payload, outcome, &view);
+            (
+                Reply::Applied {
+                    outcome, view, hold, ..
+                },
+                Waiting::Write { caller, payload },
+            ) => {
+                self.applied(net, caller, payload, outcome, &view, hold);
             }
             (Reply::Renewed { ttl_s, .. }, Waiting::KeepAlive { caller, id }) => self.renewed(net, caller, id, ttl_s),
             (Reply::TimeToLive { lease, .. }, Waiting::TimeToLive { caller, id }) => {

@@ -1,5 +1,7 @@
 //! The log core on a disk in memory: proposals, restarts, checkpoints, compactions, leases.
 
+mod readers;
+
 use super::boot::{Boot, start};
 use super::core::{LogCore, Options};
 use super::messages::{Dropped, Reply, Request};
@@ -127,6 +129,7 @@ impl Bench {
                 token: of,
                 outcome,
                 view,
+                ..
             } if of == token => Some((outcome, view)),
             _ => None,
         });
@@ -311,6 +314,7 @@ fn a_checkpoint_ends_in_the_middle_of_a_large_entry() {
             token: 5,
             outcome,
             view,
+            ..
         } => Some((outcome, view)),
         _ => None,
     });
