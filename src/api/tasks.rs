@@ -170,18 +170,23 @@ impl Api {
         missing: Vec<Revision>,
     ) {
         let identity = self.settings.identity;
-        self.spawn_task(caller, view, |_| drop(hold), move |task| async move {
-            let mut records = Records::resident(&task.view);
-            let mut missing = missing;
-            loop {
-                records.fetch(&task.pages, missing).await?;
-                let encoded = encode_write(&task.index.pin(), &payload, &answer, identity, &task.view, &records);
-                match encoded {
-                    Ok(bytes) => return task.send_whole(bytes),
-                    Err(more) => missing = more,
+        self.spawn_task(
+            caller,
+            view,
+            |_| drop(hold),
+            move |task| async move {
+                let mut records = Records::resident(&task.view);
+                let mut missing = missing;
+                loop {
+                    records.fetch(&task.pages, missing).await?;
+                    let encoded = encode_write(&task.index.pin(), &payload, &answer, identity, &task.view, &records);
+                    match encoded {
+                        Ok(bytes) => return task.send_whole(bytes),
+                        Err(more) => missing = more,
+                    }
                 }
-            }
-        });
+            },
+        );
     }
 
     pub(super) fn range_stream(&mut self, net: &mut Net, caller: Caller, message: Bytes) -> Result<(), Status> {

@@ -74,7 +74,10 @@ fn range_in_txn(revision: i64) -> InternalRaftRequest {
         key: "other".into(),
         ..Default::default()
     };
-    let success = [request_op::Request::RequestRange(range), request_op::Request::RequestPut(put)];
+    let success = [
+        request_op::Request::RequestRange(range),
+        request_op::Request::RequestPut(put),
+    ];
     let txn = Some(TxnRequest {
         success: success.map(|request| RequestOp { request: Some(request) }).to_vec(),
         ..Default::default()
@@ -110,7 +113,11 @@ fn rule_10_a_compaction_waits_for_readers_below_it() {
     let compaction = bench.propose_compaction(10);
     let replies = bench.settle();
     assert!(!is_answered(&replies, compaction), "it removes what is being read");
-    assert_eq!(bench.core.state().readable().compact_revision, 10, "nobody new reads below it");
+    assert_eq!(
+        bench.core.state().readable().compact_revision,
+        10,
+        "nobody new reads below it"
+    );
     for _ in 0..50 {
         assert!(!is_answered(&bench.pass_tick(), compaction));
         assert_eq!(bench.read_at(5), Some(5), "each slice seeks again, in the newest root");
@@ -141,8 +148,14 @@ fn rule_13_a_compaction_waits_for_ranges_of_answers_on_their_way() {
     let harmless = bench.propose_compaction(6);
     let compaction = bench.propose_compaction(20);
     let replies = bench.settle();
-    assert!(is_answered(&replies, harmless), "what is read at a compact revision stays");
-    assert!(!is_answered(&replies, compaction), "it removes what an answer on its way names");
+    assert!(
+        is_answered(&replies, harmless),
+        "what is read at a compact revision stays"
+    );
+    assert!(
+        !is_answered(&replies, compaction),
+        "it removes what an answer on its way names"
+    );
     let (hold, at_main) = late_range(replies, txn);
     assert_eq!((hold.is_some(), at_main), (true, 6));
     for _ in 0..5 {
