@@ -9,7 +9,7 @@ mod log_thread;
 pub mod logging;
 
 use crate::api::{Api, PageReads, Settings};
-use crate::config::{CLUSTER_VERSION, Config, ETCD_VERSION};
+use crate::config::{CLUSTER_VERSION, Config, ETCD_VERSION, WalWriter};
 use crate::limits::{
     ANSWER_MAILBOX, CONNECTIONS_PER_CORE, PUBLISHED_MAILBOX, REQUEST_MAILBOX, SHUTDOWN_CONNECTIONS, SHUTDOWN_CORE,
 };
@@ -20,7 +20,7 @@ use crate::raft::core::{Fatal, Options};
 use crate::raft::messages::{Reply, Request};
 use crate::raft::replica::ReplicaOptions;
 use crate::reactor::accept::{Acceptor, Target};
-use crate::reactor::disk::DiskOptions;
+use crate::reactor::disk::{DiskOptions, WriteMethod};
 use crate::reactor::log::Writer;
 use crate::reactor::mailbox::{Receiver, Sender, mailbox};
 use crate::reactor::roles::{Allowance, Roles, RolesError, assign};
@@ -111,7 +111,7 @@ pub fn run(config: &Config) -> Result<(), ServerError> {
     let (started_sender, started) = mpsc::channel();
     let thread = LogThread {
         role: roles.log.clone(),
-        writer: Writer::default(),
+        writer: writer(config.wal_writer),
         disk: DiskOptions {
             no_fsync: config.unsafe_no_fsync,
             ..DiskOptions::default()
@@ -310,6 +310,16 @@ fn boot(config: &Config, readers: &Readers) -> Boot {
         },
         cluster_version: CLUSTER_VERSION.to_string(),
         readers: readers.clone(),
+    }
+}
+
+/// The reactor's name for `--wal-writer`.
+fn writer(choice: WalWriter) -> Writer {
+    match choice {
+        WalWriter::Ring => Writer::Ring(WriteMethod::Dsync),
+        WalWriter::RingLinked => Writer::Ring(WriteMethod::LinkedSync),
+        WalWriter::RingHelper => Writer::Ring(WriteMethod::Thread),
+        WalWriter::Threads => Writer::Threads,
     }
 }
 
