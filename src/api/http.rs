@@ -94,6 +94,9 @@ const CORS: [(&str, &str); 3] = [
     ("Access-Control-Allow-Origin", "*"),
 ];
 
+/// etcd makes sure by reading; what stands for that read here is counted like it.
+const HEALTH_RANGES: u64 = 1;
+
 /// Where a request leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Route {
@@ -124,8 +127,10 @@ impl Api {
         let Asked { exchange, offer, page } = asked;
         let response = match (page, status) {
             (Page::Metrics, status) => {
+                let page = self.metrics_page(status.ok());
+                // As with etcd, a page does not count itself.
                 self.own_metrics().scrapes.add(1);
-                Response::new(200, METRICS, self.metrics_page(status.ok()))
+                Response::new(200, METRICS, page)
             }
             (Page::Version, Ok(status)) => self.version(status),
             (Page::Version, Err(error)) => Response::error(503, &error.message),
@@ -135,6 +140,7 @@ impl Api {
                     Err(error) => Some(format!("RANGE ERROR:{}", error.message)),
                 };
                 let metrics = self.own_metrics();
+                metrics.ranges.add(HEALTH_RANGES);
                 if problem.is_some() {
                     &metrics.unhealthy
                 } else {
@@ -161,8 +167,9 @@ impl Api {
         let results = checks.iter().map(|check| (*check, check.run(own, status)));
         let results: Vec<_> = results.collect();
         for (check, result) in &results {
-            self.own_metrics()
-                .count_check(health::check_number(kind, *check), result.is_ok());
+            let metrics = self.own_metrics();
+            metrics.count_check(health::check_number(kind, *check), result.is_ok());
+            metrics.ranges.add(if check.reads() { HEALTH_RANGES } else { 0 });
         }
         health::checked(kind, &results, verbose)
     }

@@ -296,6 +296,7 @@ impl Api {
     /// Notes a read in slices at a main revision: compaction keeps what it needs.
     pub(super) fn begin_reading(&mut self, at_main: i64) {
         *self.reading.entry(at_main).or_default() += 1;
+        self.own_metrics().long_reads.add(1);
         self.publish_reading();
     }
 
@@ -303,6 +304,7 @@ impl Api {
     pub(super) fn end_reading(&mut self, at_main: i64) {
         if let Some(count) = self.reading.get_mut(&at_main) {
             *count -= 1;
+            self.settings.metrics.core(self.core).long_reads.subtract(1);
             if *count == 0 {
                 self.reading.remove(&at_main);
             }
@@ -364,7 +366,12 @@ impl Service for Api {
 
     fn head(&mut self, request: &GrpcRequest<'_>, _peer: &PeerInfo) -> Head {
         match request.method().and_then(|(service, name)| Method::find(service, name)) {
-            Ok(method) if method.is_built() => Head::Known(method),
+            Ok(method) if method.is_built() => {
+                let version = request.metadata().get("client-api-version");
+                let clients = &self.own_metrics().clients;
+                clients.count(version.as_deref(), !method.is_unary());
+                Head::Known(method)
+            }
             Ok(method) => Head::Refused(not_built(method)),
             Err(status) => Head::Refused(status),
         }
@@ -383,10 +390,9 @@ impl Service for Api {
                     deadline: timeout.map(|timeout| net.now().saturating_add(timeout)),
                     room: None,
                 }) as u64;
-                self.own_metrics().methods[method as usize].started.add(1);
+                self.count_started(method);
                 if method == Method::Watch {
                     self.watch_started(net, Caller { call, tag });
-                    self.own_metrics().watch_streams.add(1);
                 }
                 return tag;
             }
@@ -481,7 +487,8 @@ impl Service for Api {
 
     fn shutting_down(&mut self, net: &mut Net) {
         self.stopping = true;
-        let streams = self.calls.iter().filter(|(_, state)| state.method.streams_requests());
+        let endless = |method: Method| method.streams_requests() || method == Method::HealthWatch;
+        let streams = self.calls.iter().filter(|(_, state)| endless(state.method));
         let streams: Vec<_> = streams
             .map(|(tag, state)| Caller {
                 call: state.call,
@@ -516,7 +523,6 @@ impl Api {
         self.call_ended(method, code, received_at);
         if method == Method::Watch {
             self.watch_ended(caller);
-            self.own_metrics().watch_streams.subtract(1);
         }
         if let Some(room) = room {
             room.notify();

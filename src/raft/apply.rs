@@ -220,7 +220,7 @@ impl LogCore {
 
     /// What follows an applied entry beside its answer. A physical compaction is answered when it is done.
     fn finish_entry(&mut self, current: Current, outcome: Outcome) -> Option<(Option<Waiter>, Outcome)> {
-        if let Ok(Answer::LeaseRevoke { id }) = outcome.answer {
+        if let Ok(Answer::LeaseRevoke { id, .. }) = outcome.answer {
             let (revoked, waiting) = std::mem::take(&mut self.renewals)
                 .into_iter()
                 .partition(|(lease, _)| *lease == id);
@@ -278,15 +278,19 @@ impl LogCore {
             Some(target) if self.readers.lowest().min(self.applier.holds.lowest()) >= target => {}
             _ => return Ok(false),
         }
+        self.counters.compacting(now);
         let before = self.state.keys().revisions();
         let progress = self.state.compaction_step(COMPACTION_SLICE_RECORDS);
         self.count_compacted(before);
         match progress {
-            CompactionProgress::Idle => return Ok(false),
+            CompactionProgress::Idle => {
+                self.counters.compaction_began = None;
+                return Ok(false);
+            }
             CompactionProgress::More => {}
             CompactionProgress::NeedsRecords { from, through } => return self.load_compacted(disk, from, through),
             CompactionProgress::Finished(revision) => {
-                self.counters.compacted_at = Some(now);
+                self.counters.compacted(now);
                 let root = self.checkpoints.store().root().clone();
                 self.publish(root);
                 let (done, waiting) = std::mem::take(&mut self.applier.physical)

@@ -72,6 +72,8 @@ pub enum Answer {
     LeaseRevoke {
         /// The id, for those who wait for the end of this lease.
         id: i64,
+        /// How many keys went with it.
+        deleted: usize,
     },
     /// `LeaseCheckpoint`.
     LeaseCheckpoint,

@@ -216,6 +216,22 @@ impl Server {
         Ok(String::from_utf8_lossy(&answer).into_owned())
     }
 
+    /// The body of the answer to a GET, its chunks joined.
+    pub fn http_body(&self, path: &str) -> std::io::Result<String> {
+        let answer = self.http_get(path)?;
+        let (head, mut rest) = answer.split_once("\r\n\r\n").unwrap_or_default();
+        if !head.to_ascii_lowercase().contains("transfer-encoding: chunked") {
+            return Ok(rest.to_string());
+        }
+        let mut body = String::new();
+        while let Some((length, chunk)) = rest.split_once("\r\n") {
+            let length = usize::from_str_radix(length, 16).map_err(std::io::Error::other)?;
+            body.push_str(chunk.get(..length).unwrap_or_default());
+            rest = chunk.get(length + 2..).unwrap_or_default();
+        }
+        Ok(body)
+    }
+
     /// Kills the server at once (SIGKILL) and waits until it is gone.
     pub fn kill(&mut self) {
         let mut child = self.child.take().expect("the server is running");
@@ -226,6 +242,11 @@ impl Server {
     /// Asks the server to end (SIGTERM) and returns how it ended. Panics when it takes too long.
     pub fn stop(&mut self) -> ExitStatus {
         self.signal("TERM");
+        self.stop_told()
+    }
+
+    /// Waits for a server that was sent SIGTERM and returns how it ended. Panics when it takes too long.
+    pub fn stop_told(&mut self) -> ExitStatus {
         let mut child = self.child.take().expect("the server is running");
         let deadline = Instant::now() + STOP_TIMEOUT;
         loop {
