@@ -14,6 +14,7 @@ mod lease;
 mod maintenance;
 pub mod method;
 mod metrics;
+mod peer;
 pub mod records;
 mod service;
 mod tasks;

@@ -156,7 +156,21 @@ impl Server {
             .append(true)
             .open(self.log_path())
             .expect("the server's log file");
-        let mut command = bound_to_this_thread(self.program.path());
+        let mut command = self.command(self.program);
+        command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a second handle of the log file"))
+            .stderr(log);
+        let child = command
+            .spawn()
+            .map_err(|error| format!("{}: {error}", self.program.path().display()))?;
+        self.child = Some(child);
+        self.wait_until_healthy()
+    }
+
+    /// A program on this server's directory and ports, with the flags that every server gets and this one's own.
+    pub fn command(&self, program: Program) -> Command {
+        let mut command = bound_to_this_thread(program.path());
         command
             .arg("--data-dir")
             .arg(self.data_directory())
@@ -166,15 +180,8 @@ impl Server {
             .arg("--initial-advertise-peer-urls=http://127.0.0.1:2380")
             .arg("--initial-cluster=default=http://127.0.0.1:2380")
             .arg("--log-level=warn")
-            .args(&self.arguments)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().expect("a second handle of the log file"))
-            .stderr(log);
-        let child = command
-            .spawn()
-            .map_err(|error| format!("{}: {error}", self.program.path().display()))?;
-        self.child = Some(child);
-        self.wait_until_healthy()
+            .args(&self.arguments);
+        command
     }
 
     fn wait_until_healthy(&mut self) -> Result<(), String> {
@@ -293,6 +300,11 @@ impl Server {
         format!("127.0.0.1:{}", self.client_port)
     }
 
+    /// The address for peers, `127.0.0.1:port`.
+    pub fn peer_address(&self) -> String {
+        format!("127.0.0.1:{}", self.peer_port)
+    }
+
     /// The server's data directory.
     pub fn data_directory(&self) -> PathBuf {
         self.directory.path().join("data")
@@ -336,7 +348,7 @@ impl Drop for Server {
 
 /// A command whose process the kernel kills when the test's thread ends in any way, an abort included, where the
 /// `setpriv` program is there to ask for that. It replaces itself by the program, so that the process id stays.
-fn bound_to_this_thread(program: PathBuf) -> Command {
+pub fn bound_to_this_thread(program: PathBuf) -> Command {
     let setpriv = Path::new("/usr/bin/setpriv");
     if !setpriv.exists() {
         return Command::new(program);
