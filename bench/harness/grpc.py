@@ -1,0 +1,137 @@
+"""One unary gRPC call over a connection of its own, for the checks beside the load: as little HTTP/2 as that takes.
+
+The status of a failed call is not read, since that takes HPACK's tables: a call without a message in its answer has failed.
+"""
+
+import socket
+import struct
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+DATA, HEADERS, RESET, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
+END_STREAM, ACK, END_HEADERS, PADDED = 1, 1, 4, 8
+KEYS = b"/bench/key/"
+
+
+class CallFailed(Exception):
+    """A call that got no answer."""
+
+
+def frame(kind, flags, stream, payload):
+    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+def literal(name, value):
+    """A header as HPACK's literal without indexing and without Huffman; both are shorter than 127 bytes."""
+    name, value = name.encode(), value.encode()
+    return bytes([0, len(name)]) + name + bytes([len(value)]) + value
+
+
+def varint(number):
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*out, number])
+
+
+def message(**fields):
+    """A protobuf message: `f1=b"key", f9=True`; nothing for fields that are 0 or empty."""
+    out = b""
+    for name, value in fields.items():
+        number = int(name[1:])
+        if isinstance(value, bytes):
+            out += varint(number << 3 | 2) + varint(len(value)) + value if value else b""
+        elif value:
+            out += varint(number << 3) + varint(int(value))
+    return out
+
+
+def fields(data):
+    """A protobuf message's last value of each field: ints for varints, bytes for what has a length."""
+    found, at = {}, 0
+
+    def number():
+        nonlocal at
+        value, shift = 0, 0
+        while True:
+            byte = data[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return value
+
+    while at < len(data):
+        tag = number()
+        kind = tag & 7
+        if kind == 0:
+            found[tag >> 3] = number()
+        elif kind == 2:
+            length = number()
+            found[tag >> 3] = data[at : at + length]
+            at += length
+        elif kind in (1, 5):
+            at += 8 if kind == 1 else 4
+        else:
+            raise CallFailed(f"the answer holds a field of wire type {kind}")
+    return found
+
+
+def call(address, method, request, timeout=60):
+    """The answer's message to `method`, as `etcdserverpb.KV/Range`."""
+    host, port = address.rsplit(":", 1)
+    headers = [(":method", "POST"), (":scheme", "http"), (":path", f"/{method}"), (":authority", address)]
+    headers += [("content-type", "application/grpc"), ("te", "trailers")]
+    body = b"\0" + struct.pack(">I", len(request)) + request
+    hello = PREFACE + frame(SETTINGS, 0, 0, b"") + frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", 1 << 24))
+    hello += frame(HEADERS, END_HEADERS, 1, b"".join(literal(*header) for header in headers))
+    hello += frame(DATA, END_STREAM, 1, body)
+    try:
+        with socket.create_connection((host, int(port)), timeout=timeout) as connection:
+            connection.sendall(hello)
+            answer = receive(connection, connection.makefile("rb"))
+    except OSError as error:
+        raise CallFailed(f"{method} at {address}: {error}") from error
+    if len(answer) < 5:
+        raise CallFailed(f"{method} at {address}: no message in the answer")
+    return fields(answer[5:])
+
+
+def receive(connection, stream):
+    """The data of stream 1, to its end."""
+    answer = b""
+    while True:
+        head = stream.read(9)
+        if len(head) < 9:
+            raise CallFailed("the connection was closed before the answer")
+        length, kind, flags = int.from_bytes(head[:3], "big"), head[3], head[4]
+        payload = stream.read(length)
+        if kind == SETTINGS and not flags & ACK:
+            connection.sendall(frame(SETTINGS, ACK, 0, b""))
+        elif kind == PING and not flags & ACK:
+            connection.sendall(frame(PING, ACK, 0, payload))
+        elif kind == DATA:
+            answer += payload[1 : length - payload[0]] if flags & PADDED else payload
+        elif kind in (RESET, GOAWAY):
+            raise CallFailed(f"the server gave the call up ({payload.hex()})")
+        if kind in (DATA, HEADERS) and flags & END_STREAM:
+            return answer
+
+
+def status(address):
+    """What Maintenance/Status says: the etcd version, the backend's size in bytes."""
+    answer = call(address, "etcdserverpb.Maintenance/Status", b"", timeout=5)
+    return {"version": answer[2].decode(), "db_bytes": answer.get(3, 0)}
+
+
+def count(address, prefix=KEYS):
+    """How many keys there are with a prefix, and the revision, linearizable."""
+    end = prefix[:-1] + bytes([prefix[-1] + 1])
+    answer = call(address, "etcdserverpb.KV/Range", message(f1=prefix, f2=end, f9=True))
+    return {"keys": answer.get(4, 0), "revision": fields(answer[1]).get(3, 0)}
+
+
+def hash_kv(address, revision):
+    """The hash over the whole history up to a revision."""
+    answer = call(address, "etcdserverpb.Maintenance/HashKV", message(f1=revision), timeout=300)
+    return {"hash": answer.get(2, 0), "compact_revision": answer.get(3, 0)}

@@ -1,0 +1,142 @@
+"""A server under load: its process on its core, the load generator on another, what it takes of memory and disk."""
+
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import time
+
+from . import grpc
+from .machine import TARGET, Failure
+
+SERVER_CORE, LOAD_CORE = "0", "1"
+# The keys, and room for the history that the puts leave.
+QUOTA_BYTES = 16 << 30
+READY_SECONDS = 30
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+class NotAvailable(Exception):
+    """The load generator at hand lacks what a scenario needs."""
+
+
+class Server:
+    """One server on core 0 with a data directory of its own, named for people by `name`."""
+
+    def __init__(self, name, program, directory, loader=TARGET / "release/ringd-bench"):
+        self.name, self.loader = name, loader
+        plain = "".join(letter if letter.isalnum() or letter in ".-" else "-" for letter in name)
+        self.log, self.data = directory / f"{plain}.log", directory / plain
+        client, peer = free_ports(2)
+        self.address = f"127.0.0.1:{client}"
+        self.command = [
+            "taskset", "-c", SERVER_CORE, str(program),
+            "--data-dir", str(self.data), "--log-level", "warn", f"--quota-backend-bytes={QUOTA_BYTES}",
+            "--listen-client-urls", f"http://{self.address}", "--advertise-client-urls", f"http://{self.address}",
+            "--listen-peer-urls", f"http://127.0.0.1:{peer}",
+            "--initial-advertise-peer-urls", f"http://127.0.0.1:{peer}",
+            "--initial-cluster", f"default=http://127.0.0.1:{peer}",
+        ]  # fmt: skip
+        self.start()
+
+    def start(self):
+        with open(self.log, "ab") as log:
+            try:
+                self.process = subprocess.Popen(self.command, stdout=log, stderr=log)
+            except FileNotFoundError as error:
+                raise Failure(f"{error.filename} is not installed; it pins the servers to their core") from error
+
+    def await_ready(self, seconds=READY_SECONDS):
+        """Waits until a linearizable read succeeds."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and self.process.poll() is None:
+            try:
+                return grpc.count(self.address)
+            except grpc.CallFailed:
+                time.sleep(0.005)
+        raise Failure(f"{self.name} does not serve {self.address}; its log ends with:\n{self.log_end()}")
+
+    def log_end(self):
+        return self.log.read_text(errors="replace")[-2000:]
+
+    def load(self, command, *flags):
+        """Runs the load on core 1 and returns what it saw."""
+        loader = ["taskset", "-c", LOAD_CORE, str(self.loader), command, "--address", self.address]
+        loader += ["--process", str(self.process.pid), *map(str, flags)]
+        run = subprocess.run(loader, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        if run.returncode == 2:
+            raise NotAvailable(run.stderr.splitlines()[0] if run.stderr else "refused its arguments")
+        if run.returncode != 0:
+            said = f"{run.stderr.strip()}\nthe server's log ends with:\n{self.log_end()}"
+            raise Failure(f"the {command} load on {self.name} failed: {said}")
+        return json.loads(run.stdout)
+
+    def cpu_seconds(self):
+        """Of the process so far, its kernel workers included."""
+        words = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(words[11]) + int(words[12])) / TICKS_PER_SECOND
+
+    def memory(self):
+        """Resident bytes: all, those without a file's pages behind them, and the most since `forget_peak`."""
+        found = {}
+        for line in pathlib.Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith(("VmRSS:", "RssAnon:", "VmHWM:")):
+                name, kibibytes = line.split()[:2]
+                found[name] = int(kibibytes) * 1024
+        return {"rss_bytes": found["VmRSS:"], "rss_anonymous_bytes": found["RssAnon:"], "peak_bytes": found["VmHWM:"]}
+
+    def forget_peak(self):
+        pathlib.Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
+
+    def file_bytes(self):
+        """Bytes that the data directory takes on the disk: the log's and the others'."""
+        log, others = 0, 0
+        for folder, _, names in os.walk(self.data):
+            for name in names:
+                try:
+                    taken = os.stat(os.path.join(folder, name)).st_blocks * 512
+                except FileNotFoundError:
+                    continue
+                if os.path.basename(folder) == "wal":
+                    log += taken
+                else:
+                    others += taken
+        return {"wal_bytes": log, "store_bytes": others, "file_bytes": log + others}
+
+    def restart(self, how=signal.SIGTERM):
+        """Ends the process and starts it again; seconds from the start to the first linearizable read."""
+        self.stop(how)
+        began = time.monotonic()
+        self.start()
+        self.await_ready(300)
+        return time.monotonic() - began
+
+    def stop(self, how=signal.SIGTERM):
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+            try:
+                self.process.wait(60)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
+
+def settle(servers, seconds_max):
+    """Waits until no server works on what the load left behind, so that one's rest is not measured as another's."""
+    deadline = time.monotonic() + seconds_max
+    while time.monotonic() < deadline:
+        before = [server.cpu_seconds() for server in servers]
+        time.sleep(0.25)
+        # A twentieth of the core, all together.
+        if sum(server.cpu_seconds() for server in servers) - sum(before) <= 0.25 * 0.05 + 1e-9:
+            return
+
+
+def free_ports(count):
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
