@@ -9,13 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Flags that are read and whose absence from README's list is on purpose.
-const ELSEWHERE: &[&str] = &[
-    "config-file",
-    "cores",
-    "memory-budget",
-    "initial-cluster-state",
-    "wal-writer",
-];
+const ELSEWHERE: &[&str] = &["config-file", "cores", "memory-budget", "initial-cluster-state"];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -234,13 +234,8 @@ impl Api {
         }
         let (_, waiting, _) = self.waiting.remove(key);
         match (reply, waiting) {
-            (
-                Reply::Applied {
-                    outcome, view, hold, ..
-                },
-                Waiting::Write { caller, payload },
-            ) => {
-                self.applied(net, caller, payload, outcome, &view, hold);
+            (Reply::Applied { outcome, view, .. }, Waiting::Write { caller, payload }) => {
+                self.applied(net, caller, payload, outcome, &view);
             }
             (Reply::Renewed { ttl_s, .. }, Waiting::KeepAlive { caller, id }) => self.renewed(net, caller, id, ttl_s),
             (Reply::TimeToLive { lease, .. }, Waiting::TimeToLive { caller, id }) => {
@@ -296,7 +291,6 @@ impl Api {
     /// Notes a read in slices at a main revision: compaction keeps what it needs.
     pub(super) fn begin_reading(&mut self, at_main: i64) {
         *self.reading.entry(at_main).or_default() += 1;
-        self.own_metrics().long_reads.add(1);
         self.publish_reading();
     }
 
@@ -304,7 +298,6 @@ impl Api {
     pub(super) fn end_reading(&mut self, at_main: i64) {
         if let Some(count) = self.reading.get_mut(&at_main) {
             *count -= 1;
-            self.settings.metrics.core(self.core).long_reads.subtract(1);
             if *count == 0 {
                 self.reading.remove(&at_main);
             }
@@ -366,12 +359,7 @@ impl Service for Api {
 
     fn head(&mut self, request: &GrpcRequest<'_>, _peer: &PeerInfo) -> Head {
         match request.method().and_then(|(service, name)| Method::find(service, name)) {
-            Ok(method) if method.is_built() => {
-                let version = request.metadata().get("client-api-version");
-                let clients = &self.own_metrics().clients;
-                clients.count(version.as_deref(), !method.is_unary());
-                Head::Known(method)
-            }
+            Ok(method) if method.is_built() => Head::Known(method),
             Ok(method) => Head::Refused(not_built(method)),
             Err(status) => Head::Refused(status),
         }
@@ -390,9 +378,10 @@ impl Service for Api {
                     deadline: timeout.map(|timeout| net.now().saturating_add(timeout)),
                     room: None,
                 }) as u64;
-                self.count_started(method);
+                self.own_metrics().methods[method as usize].started.add(1);
                 if method == Method::Watch {
                     self.watch_started(net, Caller { call, tag });
+                    self.own_metrics().watch_streams.add(1);
                 }
                 return tag;
             }
@@ -487,8 +476,7 @@ impl Service for Api {
 
     fn shutting_down(&mut self, net: &mut Net) {
         self.stopping = true;
-        let endless = |method: Method| method.streams_requests() || method == Method::HealthWatch;
-        let streams = self.calls.iter().filter(|(_, state)| endless(state.method));
+        let streams = self.calls.iter().filter(|(_, state)| state.method.streams_requests());
         let streams: Vec<_> = streams
             .map(|(tag, state)| Caller {
                 call: state.call,
@@ -523,6 +511,7 @@ impl Api {
         self.call_ended(method, code, received_at);
         if method == Method::Watch {
             self.watch_ended(caller);
+            self.own_metrics().watch_streams.subtract(1);
         }
         if let Some(room) = room {
             room.notify();

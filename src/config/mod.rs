@@ -8,6 +8,7 @@ pub mod flags;
 pub mod parse;
 pub mod values;
 
+use crate::limits::MEMORY_BUDGET_MIN;
 use parse::Texts;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -102,37 +103,8 @@ pub struct Config {
     pub cores: usize,
     /// `--memory-budget` in bytes; 0 for the default share.
     pub memory_budget: u64,
-    /// `--wal-writer`.
-    pub wal_writer: WalWriter,
     /// What to log once logging works.
     pub warnings: Vec<String>,
-}
-
-/// How the log core's writes reach the disk (`--wal-writer`). `PERF.md` has what each costs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WalWriter {
-    /// `ring`: one write with RWF_DSYNC on the log core's io_uring.
-    Ring,
-    /// `ring-linked`: a write and an fdatasync, linked, on the ring.
-    RingLinked,
-    /// `ring-helper`: durable writes block a helper thread, all else is on the ring.
-    RingHelper,
-    /// `threads`: blocking system calls on helper threads for everything.
-    Threads,
-}
-
-impl WalWriter {
-    fn from_text(text: &str) -> Result<WalWriter, ConfigError> {
-        match text {
-            "ring" => Ok(WalWriter::Ring),
-            "ring-linked" => Ok(WalWriter::RingLinked),
-            "ring-helper" => Ok(WalWriter::RingHelper),
-            "threads" => Ok(WalWriter::Threads),
-            _ => Err(ConfigError::new(format!(
-                "--wal-writer: {text:?} is none of ring, ring-linked, ring-helper, threads"
-            ))),
-        }
-    }
 }
 
 impl Config {
@@ -190,11 +162,20 @@ impl Config {
             log_json: texts.get("log-format") == "json",
             log_to_stdout: outputs.iter().any(|output| output == "stdout"),
             cores: unsigned(&texts, "cores")? as usize,
-            memory_budget: values::bytes(texts.get("memory-budget"))
+            memory_budget: memory_budget(texts.get("memory-budget"))
                 .map_err(|problem| ConfigError::new(format!("--memory-budget: {problem}")))?,
-            wal_writer: WalWriter::from_text(texts.get("wal-writer"))?,
             warnings: texts.warnings,
         })
+    }
+}
+
+fn memory_budget(text: &str) -> Result<u64, String> {
+    match values::bytes(text)? {
+        bytes @ 1..MEMORY_BUDGET_MIN => Err(format!(
+            "{bytes} bytes are too few to run with; give at least {}MiB, or 0 for half of what there is",
+            MEMORY_BUDGET_MIN >> 20
+        )),
+        bytes => Ok(bytes),
     }
 }
 
@@ -390,5 +371,13 @@ mod tests {
     fn no_quota_below_zero() {
         assert_eq!(config(&["--quota-backend-bytes=-1"]).unwrap().quota_bytes, None);
         assert_eq!(config(&["--quota-backend-bytes=100"]).unwrap().quota_bytes, Some(100));
+    }
+
+    #[test]
+    fn a_memory_budget_is_none_or_enough() {
+        assert_eq!(config(&[]).unwrap().memory_budget, 0);
+        assert_eq!(config(&["--memory-budget=64MiB"]).unwrap().memory_budget, 64 << 20);
+        let error = config(&["--memory-budget=63MiB"]).unwrap_err();
+        assert!(error.contains("--memory-budget: 66060288 bytes are too few"), "{error}");
     }
 }

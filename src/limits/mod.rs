@@ -218,9 +218,9 @@ pub const NET_TASKS_END: std::time::Duration = std::time::Duration::from_millis(
 
 // raft: the log core.
 
-/// Page cache of the log core, for records that decide about entries.
+/// Page cache of the log core, for records that decide about entries; a small memory budget makes it smaller.
 pub const LOG_CORE_CACHE_BYTES: usize = 8 << 20;
-/// Bytes of records behind the page store that call for a checkpoint.
+/// Bytes of entries behind the page store that call for a checkpoint; a small memory budget makes it less.
 pub const CHECKPOINT_DIRTY_BYTES: u64 = 32 << 20;
 /// A checkpoint is made at least this often while anything changes.
 pub const CHECKPOINT_INTERVAL: std::time::Duration = std::time::Duration::from_secs(30);
@@ -228,8 +228,10 @@ pub const CHECKPOINT_INTERVAL: std::time::Duration = std::time::Duration::from_s
 pub const CHECKPOINT_REMOVED_MAX: usize = 10_000;
 /// Time until a checkpoint that found no room is tried again.
 pub const CHECKPOINT_RETRY: std::time::Duration = std::time::Duration::from_millis(500);
-/// Bytes of records behind the page store at which entries are no longer applied.
-pub const APPLY_DIRTY_BYTES_MAX: u64 = 8 * CHECKPOINT_DIRTY_BYTES;
+/// Bytes of entries behind the page store at which no more are applied; a small memory budget makes it less.
+pub const UNSTORED_BYTES_MAX: u64 = 8 * CHECKPOINT_DIRTY_BYTES;
+/// About what a lease takes, the keys attached to it aside.
+pub const LEASE_BYTES: usize = 256;
 /// Records written in one slice of apply.
 pub const APPLY_SLICE_RECORDS: usize = 1000;
 /// Entries applied between two publications.
@@ -238,12 +240,12 @@ pub const APPLY_BATCH_ENTRIES: usize = 1024;
 pub const COMPACTION_SLICE_RECORDS: usize = 1000;
 /// Proposals that may wait to be applied.
 pub const PROPOSALS_PENDING_MAX: usize = 20_000;
-/// Bytes of proposals that may wait to be applied.
+/// Bytes of proposals that may wait to be applied; a small memory budget makes it less.
 pub const PROPOSALS_PENDING_BYTES_MAX: usize = 64 << 20;
 /// Lease revocations proposed in one turn.
 pub const LEASE_REVOKES_PER_TURN: usize = 500;
 
-const _: () = assert!(APPLY_DIRTY_BYTES_MAX > CHECKPOINT_DIRTY_BYTES);
+const _: () = assert!(UNSTORED_BYTES_MAX > CHECKPOINT_DIRTY_BYTES);
 
 // state::apply
 
@@ -283,6 +285,8 @@ pub const PUBLISHED_LANE: usize = 1;
 pub const LOG_REQUESTS_PER_TURN: usize = 4096;
 /// Connections of one serve core.
 pub const CONNECTIONS_PER_CORE: usize = 50_000;
+/// The least that `--memory-budget` may be.
+pub const MEMORY_BUDGET_MIN: u64 = 64 << 20;
 /// Most memory of the event window, whatever the budget allows.
 pub const WINDOW_BYTES_MAX: usize = 384 << 20;
 /// Most memory of all page caches of serve cores together.
@@ -302,8 +306,3 @@ const _: () = assert!(ANSWER_MAILBOX >= PROPOSALS_PENDING_MAX);
 pub const PIN_AGE_MAX: std::time::Duration = std::time::Duration::from_secs(600);
 /// A reader that keeps more than this of the page file from being reused is ended.
 pub const PIN_BYTES_MAX: u64 = 4 << 30;
-
-// metrics.
-
-/// API versions that clients name and that are counted apart on one core.
-pub const METRICS_CLIENT_VERSIONS: usize = 16;

@@ -33,8 +33,9 @@ pub const APPEND_UNIT_RECORDS: usize = 32;
 pub const RECLAIM_UNIT_RUNS: usize = 32;
 /// Pages read ahead by a checkpoint.
 pub const READ_AHEAD: usize = 32;
-/// Bytes of the checkpoint's own page cache.
+/// Bytes of the checkpoint's own page cache unless options say otherwise, and at least.
 pub const WRITER_CACHE_BYTES: usize = 8 << 20;
+pub const WRITER_CACHE_BYTES_MIN: usize = 4 * READ_AHEAD * PAGE_BYTES;
 /// Entries a page cache keeps whatever their size, so that a reader always gets on: a path of a tree and two extents.
 pub const CACHE_MIN_ENTRIES: usize = HEIGHT_MAX as usize + 4;
 
@@ -72,4 +73,4 @@ const _: () = assert!(EXTENT_PACK_BYTES / PAGE_BYTES <= CHUNK_PAGES as usize);
 const _: () = assert!(WRITE_BYTES == CHUNK_PAGES as usize * PAGE_BYTES);
 const _: () = assert!(IN_FLIGHT_BYTES >= 4 * WRITE_BYTES);
 const _: () = assert!(READ_AHEAD < OPERATIONS);
-const _: () = assert!(WRITER_CACHE_BYTES >= 4 * READ_AHEAD * PAGE_BYTES);
+const _: () = assert!(WRITER_CACHE_BYTES >= WRITER_CACHE_BYTES_MIN);

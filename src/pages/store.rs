@@ -13,7 +13,7 @@ use super::root::{Root, RootInner, StateFields, TreeRef};
 use super::space::SpaceReturn;
 use crate::io::buffer::AlignedBuffer;
 use crate::io::disk::{Disk, FileId, OpenMode, Operation, Outcome};
-use crate::limits::pages::{OPERATIONS, PAGE_BYTES, RESERVE_PAGES, WRITER_CACHE_BYTES};
+use crate::limits::pages::{OPERATIONS, PAGE_BYTES, RESERVE_PAGES, WRITER_CACHE_BYTES, WRITER_CACHE_BYTES_MIN};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Weak;
@@ -28,6 +28,8 @@ pub struct Options {
     pub reserve_pages: u32,
     /// The file never gets longer than this many bytes.
     pub limit_bytes: u64,
+    /// Bytes of the checkpoints' page cache.
+    pub cache_bytes: usize,
 }
 
 impl Options {
@@ -37,6 +39,7 @@ impl Options {
             tokens,
             reserve_pages: RESERVE_PAGES,
             limit_bytes: u64::MAX,
+            cache_bytes: WRITER_CACHE_BYTES,
         }
     }
 }
@@ -199,11 +202,11 @@ impl PageStore {
         let mut store = PageStore {
             file,
             path: path.to_path_buf(),
+            cache: PageCache::new(options.cache_bytes.max(WRITER_CACHE_BYTES_MIN)),
             options,
             slots: vec![None; operations],
             in_flight: 0,
             in_flight_bytes: 0,
-            cache: PageCache::new(WRITER_CACHE_BYTES),
             space,
             root,
             meta_slot: slot,

@@ -6,9 +6,7 @@
 
 use super::storage::Position;
 use crate::io::disk::{Completion, Disk};
-use crate::limits::{
-    CHECKPOINT_DIRTY_BYTES, CHECKPOINT_INTERVAL, CHECKPOINT_REMOVED_MAX, CHECKPOINT_RETRY, PIN_AGE_MAX, PIN_BYTES_MAX,
-};
+use crate::limits::{CHECKPOINT_INTERVAL, CHECKPOINT_REMOVED_MAX, CHECKPOINT_RETRY, PIN_AGE_MAX, PIN_BYTES_MAX};
 use crate::mvcc::revision::Revision;
 use crate::mvcc::window::WindowView;
 use crate::pages::{
@@ -93,15 +91,15 @@ impl Checkpoints {
         self.pending.is_some() || self.running.is_some()
     }
 
-    /// Whether now is the time for one: enough bytes in the window that the store lacks, or enough records removed, or
+    /// Whether now is the time for one: `due_bytes` in the window that the store lacks, or enough records removed, or
     /// anything new for long enough.
-    pub fn is_due(&self, now: Duration, state: &State, dirty_bytes: u64) -> bool {
+    pub fn is_due(&self, now: Duration, state: &State, dirty_bytes: u64, due_bytes: u64) -> bool {
         if self.is_active() || !self.store.is_idle() || now < self.retry_at {
             return false;
         }
         let behind = state.applied_index() > self.store.root().fields().applied_index;
         behind
-            && (dirty_bytes >= CHECKPOINT_DIRTY_BYTES
+            && (dirty_bytes >= due_bytes
                 || self.remaining.len() >= CHECKPOINT_REMOVED_MAX
                 || now >= self.last_at + CHECKPOINT_INTERVAL)
     }

@@ -8,13 +8,12 @@ use super::apply::Applier;
 use super::checkpoint::{Checkpoints, Event};
 use super::counters::Counters;
 use super::loader::{LoadError, Loader};
+use super::memory::Memory;
 use super::messages::{Dropped, Reply, Request, Status};
 use super::replica::{Replica, ReplicaError};
 use super::waiters::{Waiter, Waiters};
 use crate::io::disk::{Completion, Disk};
-use crate::limits::{
-    APPLY_DIRTY_BYTES_MAX, LEASE_REVOKES_PER_TURN, PROPOSALS_PENDING_BYTES_MAX, PROPOSALS_PENDING_MAX,
-};
+use crate::limits::{LEASE_BYTES, LEASE_REVOKES_PER_TURN, PROPOSALS_PENDING_MAX};
 use crate::mvcc::readers::Readers;
 use crate::pages::{PageStore, StoreFailure};
 use crate::proto::etcdserverpb::alarm_request::AlarmAction;
@@ -54,10 +53,10 @@ pub struct Options {
     pub tick: Duration,
     /// Entries kept behind a checkpoint.
     pub catchup_entries: u64,
-    /// Bytes of the event window.
-    pub window_bytes: usize,
     /// Bytes of data at which writes are refused; `None` for no quota.
     pub quota_bytes: Option<u64>,
+    /// What it may take of the member's memory.
+    pub memory: Memory,
 }
 
 /// The log core.
@@ -173,7 +172,7 @@ impl LogCore {
         let drop_for = if self.stopping {
             Some(Dropped::Stopping)
         } else if self.waiters.count() + self.proposals.len() >= PROPOSALS_PENDING_MAX
-            || self.pending_bytes + payload.len() > PROPOSALS_PENDING_BYTES_MAX
+            || (self.pending_bytes > 0 && self.pending_bytes + payload.len() > self.options.memory.pending_max)
         {
             Some(Dropped::TooManyRequests)
         } else if quota_bytes > 0 && !self.has_room(quota_bytes) {
@@ -189,24 +188,24 @@ impl LogCore {
         self.proposals.push((Some(waiter), payload));
     }
 
-    /// Whether the quota and the disk leave room; raises NOSPACE when the quota does not.
+    /// Whether the disk, the quota and the memory budget leave room; raises NOSPACE when one of the latter does not.
     fn has_room(&mut self, quota_bytes: usize) -> bool {
         if self.replica.wal().no_space() || self.applier.no_space {
             return false;
         }
-        let Some(quota) = self.options.quota_bytes else {
+        let (size, index) = (self.size(), self.index_bytes());
+        let index_max = self.options.memory.index_max;
+        let over_quota = |quota: u64| size + quota_bytes as u64 >= quota;
+        let reason = if self.options.quota_bytes.is_some_and(over_quota) {
+            "the quota is used up; raising the NOSPACE alarm"
+        } else if index >= index_max {
+            "keys and leases take all that --memory-budget has for them; raising the NOSPACE alarm"
+        } else {
             return true;
         };
-        if self.size() + (quota_bytes as u64) < quota {
-            return true;
-        }
         if !self.alarm_proposed && !self.state.alarms().is_raised(AlarmType::Nospace) {
             self.alarm_proposed = true;
-            tracing::warn!(
-                quota,
-                size = self.size(),
-                "the quota is used up; raising the NOSPACE alarm"
-            );
+            tracing::warn!(quota = self.options.quota_bytes, size, index, index_max, "{reason}");
             self.propose_alarm(AlarmType::Nospace);
         }
         false
@@ -215,6 +214,11 @@ impl LogCore {
     /// Bytes as the quota counts them: the page file's, what is on its way there, and the index.
     fn size(&self) -> u64 {
         self.checkpoints.store().size() + self.dirty_bytes + self.cut_bytes + self.state.keys().bytes() as u64
+    }
+
+    /// What keys, their revisions and leases take in memory.
+    fn index_bytes(&self) -> usize {
+        self.state.keys().bytes() + self.state.lessor().len() * LEASE_BYTES
     }
 
     fn propose_alarm(&mut self, alarm: AlarmType) {
@@ -396,11 +400,15 @@ impl LogCore {
 
     /// Whether apply must wait for a checkpoint to take what is dirty (DESIGN 12 (19)).
     pub(super) fn is_saturated(&self) -> bool {
-        self.dirty_bytes + self.cut_bytes > APPLY_DIRTY_BYTES_MAX
+        self.dirty_bytes + self.cut_bytes > self.options.memory.unstored_max
     }
 
     fn checkpoint<D: Disk>(&mut self, disk: &mut D, now: Duration) -> Result<bool, Fatal> {
-        if self.applier.is_idle() && self.checkpoints.is_due(now, &self.state, self.dirty_bytes) {
+        if self.applier.is_idle()
+            && self
+                .checkpoints
+                .is_due(now, &self.state, self.dirty_bytes, self.options.memory.checkpoint_at)
+        {
             self.cut();
             self.replica.pump(disk, now);
         }
@@ -418,7 +426,7 @@ impl LogCore {
                     self.publish(committed.root.clone());
                 }
                 let main = committed.root.fields().revision;
-                self.state.window_mut().trim(main, self.options.window_bytes);
+                self.state.window_mut().trim(main, self.options.memory.window);
                 self.replica.save_snapshot(committed.position);
                 // The older of the two meta pages may have to be fallen back to (DESIGN 12 (6)).
                 let needed = self.checkpoints.store().log_needed_after();

@@ -5,7 +5,6 @@
 
 use crate::io::buffer::AlignedBuffer;
 use crate::io::disk::{Completion, Disk, FileId, Operation, Outcome};
-use crate::limits::LOG_CORE_CACHE_BYTES;
 use crate::mvcc::record::KeyValueView;
 use crate::mvcc::revision::Revision;
 use crate::pages::{PageAddress, PageCache, ReadFailure, RecordId, RecordScan, Root, Scanned};
@@ -52,12 +51,12 @@ impl From<ReadFailure> for LoadError {
 }
 
 impl Loader {
-    /// A loader that reads `file` with operations under `token`.
-    pub fn new(file: FileId, token: u64) -> Loader {
+    /// A loader that reads `file` with operations under `token` through a cache of `cache_bytes`.
+    pub fn new(file: FileId, token: u64, cache_bytes: usize) -> Loader {
         Loader {
             file,
             token,
-            cache: PageCache::new(LOG_CORE_CACHE_BYTES),
+            cache: PageCache::new(cache_bytes),
             root: None,
             wanted: Vec::new(),
             found: HashMap::new(),

@@ -9,6 +9,7 @@ mod ring;
 mod spsc;
 
 pub mod accept;
+pub mod allocator;
 pub mod disk;
 pub mod log;
 pub mod mailbox;

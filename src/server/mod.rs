@@ -4,39 +4,39 @@
 //! written), the data directory's lock, the log core up to the point where it leads, the serve cores, and only then the
 //! first accepted connection. Shutdown goes the other way and ends with a checkpoint.
 
-mod claim;
+pub mod budget;
 pub mod identity;
 mod log_thread;
 pub mod logging;
 
 use crate::api::{Api, PageReads, Settings};
-use crate::config::{CLUSTER_VERSION, Config, ETCD_VERSION, WalWriter};
+use crate::config::{CLUSTER_VERSION, Config, ETCD_VERSION};
 use crate::limits::{
     ANSWER_MAILBOX, CONNECTIONS_PER_CORE, PUBLISHED_MAILBOX, REQUEST_MAILBOX, SHUTDOWN_CONNECTIONS, SHUTDOWN_CORE,
 };
 use crate::mvcc::readers::Readers;
 use crate::net;
-use crate::raft::boot::{Boot, BootError};
+use crate::raft::boot::{Boot, BootError, PAGE_FILE};
 use crate::raft::core::{Fatal, Options};
-use crate::raft::directory::PAGE_FILE;
 use crate::raft::messages::{Reply, Request};
 use crate::raft::replica::ReplicaOptions;
-use crate::reactor::Doorbell;
 use crate::reactor::accept::{Acceptor, Target};
-use crate::reactor::disk::{DiskOptions, WriteMethod};
+use crate::reactor::disk::DiskOptions;
 use crate::reactor::log::Writer;
 use crate::reactor::mailbox::{Receiver, Sender, mailbox};
 use crate::reactor::roles::{Allowance, Roles, RolesError, assign};
 use crate::reactor::serve::{self, BellWaiter, CoreOptions, Notify, PageFileReader, ServeCore};
 use crate::reactor::signals::Termination;
-use crate::reactor::socket::BindError;
+use crate::reactor::socket::{BindError, ListenAddress, ListenOptions};
 use crate::reactor::start::{StartError, probe};
+use crate::reactor::{Doorbell, ListenSocket};
 use crate::state::lease::LessorConfig;
 use crate::state::members::Member;
 use crate::{api, grpc, http, pages, wal};
-use claim::{listen, listener_kinds, lock};
+use budget::Budget;
 use log_thread::{LogThread, Port};
-use std::path::PathBuf;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -61,18 +61,11 @@ pub enum ServerError {
         problem: String,
     },
     /// A socket can't be bound.
-    #[error("--{flag}: {source}")]
-    Bind {
-        /// The flag.
-        flag: &'static str,
-        /// Where, and why not.
-        source: BindError,
-    },
-    /// A directory is in use, or can't be.
-    #[error("--{flag}: {path}: {problem}")]
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// The data directory is in use, or can't be.
+    #[error("data directory {path}: {problem}")]
     Directory {
-        /// The flag that names it.
-        flag: &'static str,
         /// Which.
         path: PathBuf,
         /// What is wrong and what to do.
@@ -104,13 +97,15 @@ enum End {
 
 /// Runs a member until it is told to stop or can't go on.
 pub fn run(config: &Config) -> Result<(), ServerError> {
+    crate::reactor::allocator::map_large_pieces();
     logging::tell_configuration(config);
     let termination = Termination::hold_back().map_err(system("watch for signals"))?;
     probe()?;
     let allowance = Allowance::of_this_process().map_err(system("ask which CPUs may be used"))?;
     let roles = assign((config.cores > 0).then_some(config.cores), &allowance)?;
+    let budget = Budget::of(config);
     let listeners = listen(config)?;
-    let _locks = lock(config)?;
+    let _lock = lock(&config.data_directory)?;
     let (ends, ended) = mpsc::channel();
     watch_signals(termination, ends.clone())?;
     let stop = Arc::new(AtomicBool::new(false));
@@ -120,12 +115,12 @@ pub fn run(config: &Config) -> Result<(), ServerError> {
     let (started_sender, started) = mpsc::channel();
     let thread = LogThread {
         role: roles.log.clone(),
-        writer: writer(config.wal_writer),
+        writer: Writer::default(),
         disk: DiskOptions {
             no_fsync: config.unsafe_no_fsync,
             ..DiskOptions::default()
         },
-        boot: boot(config, &readers),
+        boot: boot(config, &budget, &readers),
         bell: log_bell.clone(),
         stop: stop.clone(),
     };
@@ -141,7 +136,7 @@ pub fn run(config: &Config) -> Result<(), ServerError> {
         Ok(index) => index?,
         Err(_) => return ending(ended.recv()),
     };
-    let cores = Cores::start(config, &roles, &log_bell, &readers, &index)?;
+    let cores = Cores::start(config, &budget, &roles, &log_bell, &readers, &index)?;
     let Cores {
         serving,
         targets,
@@ -214,7 +209,68 @@ fn watch_signals(termination: Termination, ends: mpsc::Sender<End>) -> Result<()
     Ok(())
 }
 
-fn boot(config: &Config, readers: &Readers) -> Boot {
+/// Binds every client URL.
+fn listen(config: &Config) -> Result<Vec<ListenSocket>, ServerError> {
+    let options = ListenOptions {
+        reuse_port: config.reuse_port,
+    };
+    let lists = [
+        ("listen-client-urls", &config.listen_client_urls),
+        ("listen-client-http-urls", &config.listen_client_http_urls),
+        ("listen-metrics-urls", &config.listen_metrics_urls),
+    ];
+    let mut sockets = Vec::new();
+    // Their order is that of `listener_kinds`.
+    for (flag, urls) in lists {
+        for url in urls {
+            let address = url
+                .bind_address()
+                .map_err(|problem| ServerError::Listen { flag, problem })?;
+            sockets.push(ListenSocket::bind(&ListenAddress::Tcp(address), options)?);
+        }
+    }
+    Ok(sockets)
+}
+
+/// What is spoken and offered on each listener, in the order in which `listen` binds them.
+fn listener_kinds(config: &Config) -> Vec<(net::Speaks, api::http::Offer)> {
+    use api::http::Offer;
+    use net::Speaks;
+    let client = match config.listen_client_http_urls.is_empty() {
+        true => Speaks::Both,
+        false => Speaks::Grpc,
+    };
+    let lists = [
+        (&config.listen_client_urls, (client, Offer::Client)),
+        (&config.listen_client_http_urls, (Speaks::Http1, Offer::Client)),
+        (&config.listen_metrics_urls, (Speaks::Http1, Offer::Metrics)),
+    ];
+    lists
+        .iter()
+        .flat_map(|(urls, kind)| urls.iter().map(|_| *kind))
+        .collect()
+}
+
+/// Takes the data directory for this process alone, until the file is closed.
+fn lock(directory: &Path) -> Result<File, ServerError> {
+    let wrong = |problem: String| ServerError::Directory {
+        path: directory.to_path_buf(),
+        problem,
+    };
+    std::fs::create_dir_all(directory).map_err(|error| wrong(error.to_string()))?;
+    let path = directory.join("ringd.lock");
+    let file = File::options().create(true).truncate(false).write(true).open(&path);
+    let file = file.map_err(|error| wrong(format!("{}: {error}", path.display())))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(std::fs::TryLockError::WouldBlock) => Err(wrong(
+            "another ringd is running on it; stop that one, or give another --data-dir".to_string(),
+        )),
+        Err(std::fs::TryLockError::Error(error)) => Err(wrong(format!("it can't be locked: {error}"))),
+    }
+}
+
+fn boot(config: &Config, budget: &Budget, readers: &Readers) -> Boot {
     let identity = identity::of_sole_member(&config.advertise_peer_urls, &config.cluster_token);
     let election_ticks = config
         .election_timeout
@@ -237,13 +293,16 @@ fn boot(config: &Config, readers: &Readers) -> Boot {
             catchup_entries: config.catchup_entries,
             wal,
         },
-        pages: pages::Options::new(1000..1000 + crate::limits::pages::OPERATIONS as u64),
+        pages: pages::Options {
+            cache_bytes: budget.log_core.cache,
+            ..pages::Options::new(1000..1000 + crate::limits::pages::OPERATIONS as u64)
+        },
         loader_token: 999,
         options: Options {
             tick: config.heartbeat_interval,
             catchup_entries: config.catchup_entries,
-            window_bytes: Budget::of(config).window_bytes,
             quota_bytes: config.quota_bytes,
+            memory: budget.log_core,
         },
         lessor: LessorConfig {
             min_ttl_s,
@@ -259,51 +318,6 @@ fn boot(config: &Config, readers: &Readers) -> Boot {
         cluster_version: CLUSTER_VERSION.to_string(),
         readers: readers.clone(),
     }
-}
-
-/// The reactor's name for `--wal-writer`.
-fn writer(choice: WalWriter) -> Writer {
-    match choice {
-        WalWriter::Ring => Writer::Ring(WriteMethod::Dsync),
-        WalWriter::RingLinked => Writer::Ring(WriteMethod::LinkedSync),
-        WalWriter::RingHelper => Writer::Ring(WriteMethod::Thread),
-        WalWriter::Threads => Writer::Threads,
-    }
-}
-
-/// How `--memory-budget` is shared out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Budget {
-    window_bytes: usize,
-    cache_bytes: usize,
-}
-
-impl Budget {
-    fn of(config: &Config) -> Budget {
-        let total = match config.memory_budget {
-            0 => memory_of_this_machine() / 2,
-            bytes => bytes,
-        };
-        // Half of it at most goes to records in memory; the rest is room for the index, answers and buffers.
-        let records = usize::try_from(total / 2).unwrap_or(usize::MAX);
-        Budget {
-            window_bytes: (records * 3 / 4).clamp(8 << 20, crate::limits::WINDOW_BYTES_MAX),
-            cache_bytes: (records / 4).clamp(4 << 20, crate::limits::PAGE_CACHE_BYTES_MAX),
-        }
-    }
-}
-
-/// RAM or the cgroup's limit, whichever is less.
-fn memory_of_this_machine() -> u64 {
-    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"));
-    let total = line
-        .and_then(|line| line.trim().split(' ').next()?.parse::<u64>().ok())
-        .map_or(1 << 30, |kib| kib << 10);
-    let limit = std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
-    limit
-        .and_then(|limit| limit.trim().parse().ok())
-        .map_or(total, |limit: u64| limit.min(total))
 }
 
 /// Tells a serve core to stop.
@@ -347,6 +361,7 @@ struct Seat {
 impl Cores {
     fn start(
         config: &Config,
+        budget: &Budget,
         roles: &Roles,
         log_bell: &Doorbell,
         readers: &Readers,
@@ -362,7 +377,7 @@ impl Cores {
         };
         let settings = settings(config, Arc::new(Api::registry(roles.serve.len())));
         let net = net_options(config);
-        let cache_bytes = Budget::of(config).cache_bytes / roles.serve.len();
+        let cache_bytes = budget.page_caches / roles.serve.len();
         for (number, role) in roles.serve.iter().enumerate() {
             let bell = Doorbell::new(&role.name).map_err(system("make a doorbell"))?;
             let accept_bell = Doorbell::new(&role.name).map_err(system("make a doorbell"))?;

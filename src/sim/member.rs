@@ -3,9 +3,9 @@
 use crate::io::medium::Random;
 use crate::limits;
 use crate::mvcc::readers::Readers;
-use crate::raft::boot::Boot;
+use crate::raft::boot::{Boot, PAGE_FILE};
 use crate::raft::core::Options;
-use crate::raft::directory::PAGE_FILE;
+use crate::raft::memory::Memory;
 use crate::raft::replica::{Identity, ReplicaOptions};
 use crate::state::lease::LessorConfig;
 use crate::state::members::Member;
@@ -65,8 +65,11 @@ pub fn draw(random: &mut Random, value_bytes_max: u64) -> Boot {
         options: Options {
             tick: Duration::from_millis(100),
             catchup_entries,
-            window_bytes: 64 << 10,
             quota_bytes: None,
+            memory: Memory {
+                window: 64 << 10,
+                ..Memory::default()
+            },
         },
         lessor: LessorConfig::default(),
         member: Member {

@@ -88,6 +88,8 @@ pub struct RangeRun {
     stop_after: usize,
     projection: Projection,
     next: Next,
+    /// Rows found so far, those that were taken away included.
+    found: usize,
     result: RangeRows,
 }
 
@@ -126,6 +128,7 @@ impl RangeRun {
             } else {
                 Next::Rows(start)
             },
+            found: 0,
             result: RangeRows {
                 revision: header_revision,
                 rows: Vec::new(),
@@ -137,10 +140,25 @@ impl RangeRun {
         }
     }
 
+    /// The same range from its beginning, which keeps nothing alive of the buffer that the request came in.
+    pub fn afresh(&self) -> RangeRun {
+        let request = RangeRequest {
+            key: Bytes::copy_from_slice(&self.request.key),
+            range_end: Bytes::copy_from_slice(&self.request.range_end),
+            ..self.request.clone()
+        };
+        RangeRun::resolved(&request, self.result.revision, self.at_main)
+    }
+
     /// Does one slice. True when all rows are found.
     pub fn step(&mut self, keys: &impl KeyReader) -> bool {
+        self.step_within(keys, usize::MAX)
+    }
+
+    /// Does one slice, in which at most `rows_max` rows are found. True when there are no more.
+    pub fn step_within(&mut self, keys: &impl KeyReader, rows_max: usize) -> bool {
         match std::mem::replace(&mut self.next, Next::Done) {
-            Next::Rows(start) => self.collect(keys, &start),
+            Next::Rows(start) => self.collect(keys, &start, rows_max),
             Next::Count(start) => {
                 let end = RangeEnd::from_request(&self.request.range_end);
                 let (counted, resume) = keys.count(&start, end, self.at_main);
@@ -154,10 +172,11 @@ impl RangeRun {
         matches!(self.next, Next::Done)
     }
 
-    fn collect(&mut self, keys: &impl KeyReader, start: &[u8]) {
+    fn collect(&mut self, keys: &impl KeyReader, start: &[u8], rows_max: usize) {
         let end = RangeEnd::from_request(&self.request.range_end);
         let RangeRows { rows, count, .. } = &mut self.result;
-        let (request, stop_after) = (&self.request, self.stop_after);
+        let (request, before) = (&self.request, rows.len());
+        let stop_at = before.saturating_add(rows_max.min(self.stop_after - self.found));
         let with_key = self.projection == Projection::FromIndex;
         let resume = keys.range(start, end, self.at_main, &mut |key, meta| {
             *count += 1;
@@ -169,15 +188,16 @@ impl RangeRun {
                     key: with_key.then(|| key.into()),
                 });
             }
-            if rows.len() < stop_after {
+            if rows.len() < stop_at {
                 ControlFlow::Continue(())
             } else {
                 ControlFlow::Break(())
             }
         });
+        self.found += self.result.rows.len() - before;
         if let Some(key) = resume {
             let key = Bytes::from(key);
-            self.next = if self.result.rows.len() < stop_after {
+            self.next = if self.found < self.stop_after {
                 Next::Rows(key)
             } else {
                 Next::Count(key)
@@ -185,9 +205,38 @@ impl RangeRun {
         }
     }
 
-    /// Rows found so far: what the run holds in memory.
+    /// Rows found so far and not taken away: what the run holds in memory.
     pub fn rows(&self) -> &[Row] {
         &self.result.rows
+    }
+
+    /// Takes away the rows found so far, of a run [in key order](Self::is_in_key_order): they are shown as they come,
+    /// as far as the limit goes.
+    pub fn take_rows(&mut self) -> Vec<Row> {
+        debug_assert!(self.is_in_key_order());
+        let beyond = self.found.saturating_sub(self.limit().unwrap_or(usize::MAX));
+        let mut rows = std::mem::take(&mut self.result.rows);
+        rows.truncate(rows.len().saturating_sub(beyond));
+        rows
+    }
+
+    /// Whether rows are shown in the order in which they are found.
+    pub fn is_in_key_order(&self) -> bool {
+        let by_key = !matches!(
+            SortTarget::try_from(self.request.sort_target),
+            Ok(SortTarget::Value | SortTarget::Version | SortTarget::Create | SortTarget::Mod)
+        );
+        self.request.count_only || (by_key && self.request.sort_order != SortOrder::Descend as i32)
+    }
+
+    /// What is shown of each row.
+    pub fn projection(&self) -> Projection {
+        self.projection
+    }
+
+    /// At most how many rows are shown.
+    fn limit(&self) -> Option<usize> {
+        usize::try_from(self.request.limit).ok().filter(|limit| *limit > 0)
     }
 
     /// The revision that is read at.
@@ -204,11 +253,9 @@ impl RangeRun {
     /// [`RangeRun::needs_values`] says so. Call it when `step` has returned true.
     pub fn finish<'v>(mut self, value: impl Fn(usize) -> &'v [u8]) -> RangeRows {
         self.sort(value);
-        let RangeRows { rows, more, .. } = &mut self.result;
-        let limit = usize::try_from(self.request.limit).unwrap_or(0);
-        if limit > 0 && rows.len() > limit {
-            rows.truncate(limit);
-            *more = true;
+        if let Some(limit) = self.limit().filter(|limit| self.found > *limit) {
+            self.result.rows.truncate(limit);
+            self.result.more = true;
         }
         self.result
     }

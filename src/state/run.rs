@@ -232,8 +232,7 @@ impl State {
         for _ in 0..budget {
             let Some(key) = keys.next() else {
                 self.lessor.revoke(id);
-                let deleted = writing.changes as usize;
-                return Some(Answer::LeaseRevoke { id, deleted });
+                return Some(Answer::LeaseRevoke { id });
             };
             self.run_delete(writing, &key);
         }

@@ -5,11 +5,8 @@
 
 #![allow(dead_code)]
 
-pub mod confined;
-pub mod ending;
 pub mod etcd;
 pub mod grpc;
-pub mod http;
 pub mod server;
 
 use std::future::Future;

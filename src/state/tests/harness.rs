@@ -120,7 +120,9 @@ impl Member {
 
     /// A plain range on the published view.
     pub fn range(&self, request: &RangeRequest) -> Result<pb::RangeResponse, StateError> {
-        Ok(self.run(RangeRun::new(request, self.readable())?))
+        let run = RangeRun::new(request, self.readable())?;
+        self.walk_finds_the_same(&run);
+        Ok(self.run(run))
     }
 
     /// A read-only transaction on the published view.
@@ -195,6 +197,26 @@ impl Member {
             more: found.more,
             count: found.count,
         }
+    }
+
+    /// A run in key order that gives its rows away a few at a time shows the rows, the count and what is cut off of one
+    /// that keeps them.
+    fn walk_finds_the_same(&self, run: &RangeRun) {
+        if !run.is_in_key_order() {
+            return;
+        }
+        let (mut walk, mut whole) = (run.afresh(), run.clone());
+        while !whole.step(&self.state.index().pin()) {}
+        let mut rows = Vec::new();
+        while !{
+            let done = walk.step_within(&self.state.index().pin(), 3);
+            assert!(walk.rows().len() <= 3);
+            rows.extend(walk.take_rows());
+            done
+        } {}
+        let (walked, whole) = (walk.finish(|_| &[]), whole.finish(|_| &[]));
+        assert_eq!(rows, whole.rows);
+        assert_eq!((walked.count, walked.more), (whole.count, whole.more));
     }
 
     fn render_range(&self, request: &RangeRequest, range: RangeOutcome) -> pb::RangeResponse {

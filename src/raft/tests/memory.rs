@@ -1,0 +1,123 @@
+//! What the log core takes of the member's memory stays within what it is told.
+
+use super::*;
+use crate::limits::CHECKPOINT_INTERVAL;
+
+fn put(key: &str, value: usize) -> InternalRaftRequest {
+    InternalRaftRequest {
+        put: Some(PutRequest {
+            key: key.to_string().into(),
+            value: vec![b'v'; value].into(),
+            ..Default::default()
+        }),
+        ..Default::default()
+    }
+}
+
+fn propose(bench: &mut Bench, token: u64, request: &InternalRaftRequest, quota_bytes: usize) {
+    let payload = request.encode_to_vec().into();
+    let request = Request::Propose {
+        token,
+        payload,
+        quota_bytes,
+    };
+    bench.core.handle(0, request, bench.now);
+}
+
+fn applied(replies: &[Reply]) -> usize {
+    replies
+        .iter()
+        .filter(|reply| matches!(reply, Reply::Applied { .. }))
+        .count()
+}
+
+/// DESIGN 12 (19): apply waits for a checkpoint when too much is not stored, and everything else goes on.
+#[test]
+fn apply_waits_when_too_much_is_not_stored() {
+    let mut boot = boot();
+    (boot.options.memory.checkpoint_at, boot.options.memory.unstored_max) = (1 << 30, 10_000);
+    let mut bench = Bench::new(boot);
+    for token in 1..=9 {
+        propose(&mut bench, token, &put(&format!("key {token}"), 4000), 1);
+    }
+    let mut answered = applied(&bench.settle());
+    assert_eq!(answered, 3, "the third goes beyond 10 000 bytes");
+    for round in 2..=3 {
+        bench.core.handle(0, Request::Status { token: 100 }, bench.now);
+        let replies = bench.settle();
+        let told = |reply: &Reply| matches!(reply, Reply::Status { status, .. } if status.pending == 9 - answered);
+        assert!(replies.iter().any(told), "{replies:?}");
+        assert_eq!(applied(&replies), 0);
+        bench.now += CHECKPOINT_INTERVAL;
+        answered += applied(&bench.settle());
+        assert_eq!(answered, 3 * round, "a checkpoint makes room for as much again");
+    }
+    assert_eq!(bench.revision_of("key 9"), Some(10));
+}
+
+#[test]
+fn an_index_that_fills_its_share_refuses_what_adds_to_it() {
+    let mut boot = boot();
+    boot.options.memory.index_max = 30_000;
+    let mut bench = Bench::new(boot);
+    let mut added = 0;
+    let refused = loop {
+        propose(
+            &mut bench,
+            added,
+            &put(&format!("a key of some length, number {added}"), 0),
+            1,
+        );
+        let replies = bench.settle();
+        if applied(&replies) == 0 {
+            break replies;
+        }
+        added += 1;
+        assert!(added < 1000, "nothing is refused");
+    };
+    assert!(added > 50, "{added} keys");
+    let no_space = |reply: &Reply| {
+        matches!(
+            reply,
+            Reply::Dropped {
+                reason: Dropped::NoSpace,
+                ..
+            }
+        )
+    };
+    assert!(refused.iter().any(no_space), "{refused:?}");
+    assert_eq!(bench.core.state().alarms().list(0).len(), 1);
+    let delete = InternalRaftRequest {
+        delete_range: Some(DeleteRangeRequest {
+            key: "a".into(),
+            range_end: "b".into(),
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    propose(&mut bench, 2000, &delete, 0);
+    assert_eq!(applied(&bench.settle()), 1, "what makes room goes on");
+}
+
+#[test]
+fn proposals_that_wait_are_bounded_and_one_always_may() {
+    let mut boot = boot();
+    boot.options.memory.pending_max = 1000;
+    let mut bench = Bench::new(boot);
+    for token in 1..=3 {
+        propose(&mut bench, token, &put("key", [5000, 900, 900][token as usize - 1]), 1);
+    }
+    let replies = bench.settle();
+    let dropped = |reply: &&Reply| {
+        matches!(
+            reply,
+            Reply::Dropped {
+                reason: Dropped::TooManyRequests,
+                ..
+            }
+        )
+    };
+    assert_eq!((applied(&replies), replies.iter().filter(dropped).count()), (1, 2));
+    propose(&mut bench, 4, &put("key", 900), 1);
+    assert_eq!(applied(&bench.settle()), 1);
+}
