@@ -221,6 +221,13 @@ pub const NET_TASKS_END: std::time::Duration = std::time::Duration::from_millis(
 /// Page cache of the log core, for records that decide about entries; a small memory budget makes it smaller.
 pub const LOG_CORE_CACHE_BYTES: usize = 8 << 20;
 /// Bytes of entries behind the page store that call for a checkpoint; a small memory budget makes it less.
+/// Pairs of a small tree restored between two looks at what is missing.
+pub const RESTORE_SLICE: usize = 4096;
+/// Bytes of keys in a batch of records at boot from which on it is taken over, when keys are too long for their leaves.
+pub const RESTORE_KEY_BYTES: usize = 8 << 20;
+/// Most threads that decode records at boot: the one that writes the index keeps up with no more.
+pub const BOOT_DECODERS_MAX: usize = 4;
+/// Bytes of records behind the page store that call for a checkpoint.
 pub const CHECKPOINT_DIRTY_BYTES: u64 = 32 << 20;
 /// A checkpoint is made at least this often while anything changes.
 pub const CHECKPOINT_INTERVAL: std::time::Duration = std::time::Duration::from_secs(30);

@@ -61,7 +61,9 @@ pub const BOOT_LEAVES: usize = 1024;
 /// Longest read at boot.
 pub const BOOT_READ_BYTES: usize = 1 << 20;
 /// Reads in flight at boot.
-pub const BOOT_READS: usize = 16;
+pub const BOOT_READS: usize = 64;
+/// Bytes of buffers that wait to be used again at boot.
+pub const BOOT_SPARE_BYTES: usize = 16 << 20;
 /// Pages not wanted that a read at boot may carry along to join two that are.
 pub const BOOT_GAP_PAGES: u32 = 4;
 
@@ -74,3 +76,6 @@ const _: () = assert!(WRITE_BYTES == CHUNK_PAGES as usize * PAGE_BYTES);
 const _: () = assert!(IN_FLIGHT_BYTES >= 4 * WRITE_BYTES);
 const _: () = assert!(READ_AHEAD < OPERATIONS);
 const _: () = assert!(WRITER_CACHE_BYTES >= WRITER_CACHE_BYTES_MIN);
+// A batch of leaves that lie together fits into the buffers that wait.
+const _: () = assert!(BOOT_SPARE_BYTES >= BOOT_LEAVES * PAGE_BYTES);
+const _: () = assert!(BOOT_READ_BYTES.is_multiple_of(PAGE_BYTES) && (BOOT_READ_BYTES / PAGE_BYTES).is_power_of_two());

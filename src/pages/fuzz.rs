@@ -1,6 +1,7 @@
 //! Entry points for fuzzers: arbitrary bytes as a file, as a page, as a free list. None may panic or take much memory.
 
-use super::boot::BootScan;
+use super::boot::{BootScan, Decoded};
+use super::failure::StoreFailure;
 use super::free::FreeSpace;
 use super::meta;
 use super::node::Node;
@@ -43,9 +44,15 @@ pub fn file(bytes: &[u8]) -> bool {
         return false;
     };
     while let Ok(Some(batch)) = scan.next(&store, &mut disk) {
-        if batch.heads(|_| {}).is_err() {
+        let visited = match batch.heads(|_| {}) {
+            Ok(Decoded::Whole) => Ok(()),
+            Ok(Decoded::KeysOutside) => scan.heads(&store, &mut disk, &batch, |_| Ok::<(), StoreFailure>(())),
+            Err(_) => return false,
+        };
+        if visited.is_err() {
             return false;
         }
+        scan.recycle(batch);
     }
     true
 }

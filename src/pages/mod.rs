@@ -29,7 +29,7 @@ mod store;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub use boot::{BootScan, LeafBatch};
+pub use boot::{BootScan, Decoded, LeafBatch};
 pub use cache::PageCache;
 pub use changes::{Records, TreeUpdates};
 pub use check::Check;

@@ -8,32 +8,26 @@ use super::core::{Fatal, LogCore, Options};
 use super::loader::Loader;
 use super::replica::{Applied, Identity, Replica, ReplicaError, ReplicaOptions};
 use super::storage::Position;
-use crate::io::disk::{Disk, DiskError, FileId, Operation};
+use super::restore::restore;
+use crate::io::disk::{Disk, DiskError, Operation};
 use crate::mvcc::readers::Readers;
-use crate::mvcc::record::KeyValueView;
-use crate::mvcc::revision::Revision;
-use crate::pages::{
-    self, PageCache, PageStore, ReadFailure, RecordId, RecordScan, Root, Scanned, StoreFailure, TreeId, TreeScan,
-};
+use crate::pages::{self, PageStore, Root, StoreFailure};
 use crate::proto::etcdserverpb::InternalRaftRequest;
 use crate::proto::membershippb::{Attributes, ClusterMemberAttrSetRequest, ClusterVersionSetRequest};
 use crate::state::lease::LessorConfig;
 use crate::state::members::Member;
-use crate::state::{Restore, RestoreError, State};
+use crate::state::RestoreError;
 use crate::wal;
 use bytes::Bytes;
 use raft::eraftpb::ConfState;
 use serde::{Deserialize, Serialize};
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The page file's name in `member/snap`.
 pub const PAGE_FILE: &str = "db.ringd";
 /// etcd's own data file, beside which ours is never made.
 const ETCD_FILE: &str = "db";
-/// Records or pairs restored between two looks at what is missing.
-const RESTORE_SLICE: usize = 4096;
 
 /// Everything a log core starts from.
 #[derive(Clone, Debug)]
@@ -46,6 +40,8 @@ pub struct Boot {
     pub replica: ReplicaOptions,
     /// How the page store works.
     pub pages: pages::Options,
+    /// Threads that decode the page store's records during the start; 0 decodes them between the reads.
+    pub decoders: usize,
     /// The token of the log core's own reads.
     pub loader_token: u64,
     /// How the log core works.
@@ -145,7 +141,15 @@ pub fn start<D: Disk>(disk: &mut D, boot: Boot, now: impl Fn() -> Duration) -> R
     let snap_directory = member_directory.join("snap");
     let path = snap_directory.join(PAGE_FILE);
     let store = open_pages(disk, &boot, &member_directory, &snap_directory, &path)?;
-    let state = restore(disk, &store, boot.lessor)?;
+    let began = Instant::now();
+    let state = restore(disk, &store, boot.lessor, boot.decoders)?;
+    tracing::info!(
+        keys = state.keys().keys(),
+        revisions = state.keys().revisions(),
+        revision = state.readable().revision,
+        took = ?began.elapsed(),
+        "restored the index from the page file"
+    );
     let applied = applied(store.root(), &path)?;
     let context = serde_json::to_vec(&Member {
         name: String::new(),
@@ -172,7 +176,14 @@ pub fn start<D: Disk>(disk: &mut D, boot: Boot, now: impl Fn() -> Duration) -> R
         loader,
         boot.readers.clone(),
     );
+    let (began, restored) = (Instant::now(), core.state.applied_index());
     lead(&mut core, disk, identity, &boot, now)?;
+    tracing::info!(
+        from = restored,
+        to = core.state.applied_index(),
+        took = ?began.elapsed(),
+        "replayed the write-ahead log and leads"
+    );
     Ok(core)
 }
 
@@ -252,117 +263,6 @@ fn applied(root: &Root, path: &Path) -> Result<Applied, BootError> {
         position,
         voters: membership.voters,
     })
-}
-
-/// The state as of the page store's root.
-fn restore<D: Disk>(disk: &mut D, store: &PageStore, lessor: LessorConfig) -> Result<State, BootError> {
-    let root = store.root().clone();
-    let mut restore = Restore::new(lessor, &root);
-    let mut cache = PageCache::new(crate::limits::LOG_CORE_CACHE_BYTES);
-    let mut pages = BootPages {
-        file: store.file(),
-        path: store.path().to_path_buf(),
-        root: root.clone(),
-    };
-    for tree in [TreeId::Leases, TreeId::Members, TreeId::Alarms, TreeId::Meta] {
-        let mut scan = TreeScan::new(tree, b"");
-        loop {
-            let mut failed = None;
-            let scanned = scan.step(&root, &mut cache, RESTORE_SLICE, |key, value| {
-                failed = restore.pair(tree, key, value).err();
-                if failed.is_some() {
-                    ControlFlow::Break(())
-                } else {
-                    ControlFlow::Continue(())
-                }
-            });
-            if let Some(error) = failed {
-                return Err(error.into());
-            }
-            if pages.advance(disk, &mut cache, scanned)? {
-                break;
-            }
-        }
-    }
-    let mut scan = RecordScan::new(RecordId { main: 0, sub: 0 });
-    loop {
-        let mut failed = None;
-        let scanned = scan.step_heads(&root, &mut cache, RESTORE_SLICE, |head| {
-            let fields = KeyValueView {
-                key: head.key,
-                create_revision: head.create_revision,
-                mod_revision: head.id.main,
-                version: head.version,
-                value: &[],
-                lease: head.lease,
-            };
-            failed = restore
-                .record(Revision::new(head.id.main, head.id.sub), &fields, head.tombstone)
-                .err();
-            if failed.is_some() {
-                ControlFlow::Break(())
-            } else {
-                ControlFlow::Continue(())
-            }
-        });
-        if let Some(error) = failed {
-            return Err(error.into());
-        }
-        if matches!(scanned, Err(ReadFailure::Missing(_))) {
-            let ahead = scan.ahead(&root, &mut cache, crate::limits::pages::BOOT_READS, false);
-            for address in ahead {
-                pages.load(disk, &mut cache, &address)?;
-            }
-        }
-        if pages.advance(disk, &mut cache, scanned)? {
-            break;
-        }
-    }
-    Ok(restore.finish())
-}
-
-/// Reads pages that a scan at boot misses.
-struct BootPages {
-    file: FileId,
-    path: PathBuf,
-    root: Root,
-}
-
-impl BootPages {
-    /// True at the end of the scan; loads what it misses.
-    fn advance<D: Disk>(
-        &mut self,
-        disk: &mut D,
-        cache: &mut PageCache,
-        scanned: Result<Scanned, ReadFailure>,
-    ) -> Result<bool, BootError> {
-        match scanned {
-            Ok(Scanned::End) => Ok(true),
-            Ok(Scanned::More) => Ok(false),
-            Err(ReadFailure::Missing(address)) => self.load(disk, cache, &address).map(|()| false),
-            Err(failure) => Err(self.page_error(failure)),
-        }
-    }
-
-    fn load<D: Disk>(
-        &mut self,
-        disk: &mut D,
-        cache: &mut PageCache,
-        address: &pages::PageAddress,
-    ) -> Result<(), BootError> {
-        let (buffer, length) = disk.read(self.file, address.offset(), address.length())?;
-        let length = length.min(address.length());
-        self.root
-            .insert(cache, address, &buffer[..length])
-            .map_err(|failure| self.page_error(failure))
-    }
-
-    fn page_error(&self, failure: ReadFailure) -> BootError {
-        BootError::Page {
-            path: self.path.clone(),
-            reason: failure.to_string(),
-        }
-    }
 }
 
 /// Replays the log, wins the election, applies an entry of the new term and publishes the member.

@@ -14,6 +14,7 @@ pub mod memory;
 pub mod messages;
 pub mod node;
 pub mod replica;
+mod restore;
 pub mod storage;
 mod waiters;
 

@@ -85,6 +85,20 @@ pub struct Roles {
     pub serve: Vec<Role>,
 }
 
+impl Roles {
+    /// All CPUs that any of them may use.
+    pub fn cpus(&self) -> CpuSet {
+        let roles = std::iter::once(&self.log).chain(&self.serve);
+        let cpus: Vec<usize> = roles.flat_map(|role| role.cpus.cpus()).collect();
+        CpuSet::of(&cpus)
+    }
+
+    /// How many threads run at a time, at most.
+    pub fn cores(&self) -> usize {
+        self.cpus().cpus().len().min(1 + self.serve.len())
+    }
+}
+
 /// `--cores` asks for what the process may not have.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RolesError {
@@ -234,6 +248,18 @@ mod tests {
         assert_eq!(places(None, &[2, 4, 6], None), (vec![2], vec![vec![4], vec![6]]));
         assert_eq!(places(Some(1), &[5, 6], None), (vec![5], vec![vec![5]]));
         assert_eq!(places(Some(2), &[5, 6, 7], None), (vec![5], vec![vec![6]]));
+    }
+
+    #[test]
+    fn all_roles_together() {
+        let together = |cores, cpus: &[usize], quota| {
+            let cpus = cpus.to_vec();
+            let roles = assign(cores, &Allowance { cpus, quota }).unwrap();
+            (roles.cpus().cpus(), roles.cores())
+        };
+        assert_eq!(together(None, &[2, 4, 6], None), (vec![2, 4, 6], 3));
+        assert_eq!(together(Some(1), &[5, 6], None), (vec![5], 1));
+        assert_eq!(together(None, &[0, 1, 2, 3], Some(1.5)), (vec![0, 1, 2, 3], 2));
     }
 
     #[test]

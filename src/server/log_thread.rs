@@ -32,6 +32,8 @@ pub struct LogThread {
     pub writer: Writer,
     /// How the disk behaves.
     pub disk: DiskOptions,
+    /// Where it runs, with threads of its own, until it leads: nobody else needs the CPUs then.
+    pub boot_cpus: roles::CpuSet,
     /// What it starts from.
     pub boot: Boot,
     /// Its doorbell.
@@ -46,7 +48,7 @@ pub type Started = Result<Arc<crate::mvcc::index::Index<crate::mvcc::view::View>
 impl LogThread {
     /// Runs the log core to its end. Says over `started` when it leads; then waits for its ports.
     pub fn run(self, started: &mpsc::Sender<Started>, ports: &mpsc::Receiver<Vec<Port>>) -> Result<(), Fatal> {
-        self.role.cpus.pin_this_thread();
+        self.boot_cpus.pin_this_thread();
         let mut reactor = match LogReactor::new(self.writer, self.disk, &self.bell) {
             Ok(reactor) => reactor,
             Err(source) => {
@@ -68,6 +70,7 @@ impl LogThread {
                 return Ok(());
             }
         };
+        self.role.cpus.pin_this_thread();
         let _ = started.send(Ok(core.state().index().clone()));
         let Ok(mut ports) = ports.recv() else { return Ok(()) };
         serve(&mut core, &mut reactor, &mut ports, &self.stop, began)

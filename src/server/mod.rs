@@ -12,7 +12,7 @@ pub mod logging;
 use crate::api::{Api, PageReads, Settings};
 use crate::config::{CLUSTER_VERSION, Config, ETCD_VERSION};
 use crate::limits::{
-    ANSWER_MAILBOX, CONNECTIONS_PER_CORE, PUBLISHED_MAILBOX, REQUEST_MAILBOX, SHUTDOWN_CONNECTIONS, SHUTDOWN_CORE,
+    ANSWER_MAILBOX, BOOT_DECODERS_MAX, CONNECTIONS_PER_CORE, PUBLISHED_MAILBOX, REQUEST_MAILBOX, SHUTDOWN_CONNECTIONS, SHUTDOWN_CORE,
 };
 use crate::mvcc::readers::Readers;
 use crate::net;
@@ -120,7 +120,8 @@ pub fn run(config: &Config) -> Result<(), ServerError> {
             no_fsync: config.unsafe_no_fsync,
             ..DiskOptions::default()
         },
-        boot: boot(config, &budget, &readers),
+        boot_cpus: roles.cpus(),
+        boot: boot(config, &roles, &budget, &readers),
         bell: log_bell.clone(),
         stop: stop.clone(),
     };
@@ -270,7 +271,7 @@ fn lock(directory: &Path) -> Result<File, ServerError> {
     }
 }
 
-fn boot(config: &Config, budget: &Budget, readers: &Readers) -> Boot {
+fn boot(config: &Config, roles: &Roles, budget: &Budget, readers: &Readers) -> Boot {
     let identity = identity::of_sole_member(&config.advertise_peer_urls, &config.cluster_token);
     let election_ticks = config
         .election_timeout
@@ -297,6 +298,7 @@ fn boot(config: &Config, budget: &Budget, readers: &Readers) -> Boot {
             cache_bytes: budget.log_core.cache,
             ..pages::Options::new(1000..1000 + crate::limits::pages::OPERATIONS as u64)
         },
+        decoders: (roles.cores() - 1).min(BOOT_DECODERS_MAX),
         loader_token: 999,
         options: Options {
             tick: config.heartbeat_interval,

@@ -61,6 +61,7 @@ pub fn draw(random: &mut Random, value_bytes_max: u64) -> Boot {
             wal,
         },
         pages: page_options(),
+        decoders: random.below(3) as usize,
         loader_token: 99,
         options: Options {
             tick: Duration::from_millis(100),

@@ -5,8 +5,7 @@
 //! commit fields carry revision, applied index and term.
 
 use crate::limits::RESTORE_REVISION_MAX;
-use crate::mvcc::index::{self, IndexWriter, NEWEST, Tree};
-use crate::mvcc::record::KeyValueView;
+use crate::mvcc::index::{self, IndexWriter, NEWEST, RestoreBatch, Tree};
 use crate::mvcc::revision::Revision;
 use crate::mvcc::view::View;
 use crate::mvcc::window::{WindowView, WindowWriter};
@@ -133,6 +132,8 @@ pub enum RestoreError {
 pub struct Restore {
     root: Root,
     keys: Tree,
+    /// Whether a record has a lease.
+    has_leases: bool,
     lessor: Lessor,
     alarms: Alarms,
     members: Members,
@@ -146,6 +147,7 @@ impl Restore {
         Restore {
             root: root.clone(),
             keys: Tree::new(),
+            has_leases: false,
             lessor: Lessor::new(config),
             alarms: Alarms::default(),
             members: Members::default(),
@@ -197,27 +199,28 @@ impl Restore {
         Ok(())
     }
 
-    /// Takes the next record; its value is not looked at.
-    pub fn record(
-        &mut self,
-        revision: Revision,
-        record: &KeyValueView<'_>,
-        tombstone: bool,
-    ) -> Result<(), RestoreError> {
-        if !(1..=RESTORE_REVISION_MAX).contains(&revision.main) {
-            return Err(RestoreError::Revision(revision));
+    /// Takes the next records, sorted.
+    pub fn records(&mut self, batch: &RestoreBatch) -> Result<(), RestoreError> {
+        if let Some((first, last)) = batch.span() {
+            let possible = 1..=RESTORE_REVISION_MAX;
+            if let Some(revision) = [first, last].iter().find(|revision| !possible.contains(&revision.main)) {
+                return Err(RestoreError::Revision(*revision));
+            }
         }
-        Ok(self.keys.restore(revision, record, tombstone)?)
+        self.has_leases |= batch.has_leases();
+        Ok(self.keys.restore(batch)?)
     }
 
     /// The state as of the root, published. No lease expires before [`Lessor::promote`].
     pub fn finish(mut self) -> State {
-        for_each(&self.keys, b"", b"\0", NEWEST, |key, meta| {
-            if meta.lease != 0 {
-                self.lessor.attach(meta.lease, key);
-            }
-            ControlFlow::Continue(())
-        });
+        if self.has_leases {
+            for_each(&self.keys, b"", b"\0", NEWEST, |key, meta| {
+                if meta.lease != 0 {
+                    self.lessor.attach(meta.lease, key);
+                }
+                ControlFlow::Continue(())
+            });
+        }
         let compaction = Compaction::restored(self.scheduled, self.finished);
         let fields = self.root.fields();
         let stored = fields.revision.max(self.keys.last_revision().main);

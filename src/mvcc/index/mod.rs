@@ -38,12 +38,14 @@ mod list;
 mod meta;
 mod node;
 mod read;
+mod restore;
 mod sync;
 mod tree;
 
 use super::revision::Revision;
 pub use handles::{Index, IndexWriter, Pinned};
 pub use meta::{KeyMeta, NEWEST, Put};
+pub use restore::RestoreBatch;
 pub use tree::Tree;
 
 /// The first key that an interrupted read has not looked at: the start of its next slice.

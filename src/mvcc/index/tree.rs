@@ -10,7 +10,7 @@ use super::garbage::{Garbage, free_below};
 use super::list::{List, Origin};
 use super::node::{INNER_CHILDREN, Inner, Kind, LEAF_KEYS, Leaf, Node, common_prefix};
 use super::read::Root;
-use super::{KeyMeta, Put, RestoreError, ResumeKey};
+use super::{KeyMeta, Put, RestoreBatch, RestoreError, ResumeKey};
 use crate::mvcc::interval::RangeEnd;
 use crate::mvcc::record::KeyValueView;
 use crate::mvcc::revision::Revision;
@@ -177,9 +177,26 @@ impl Tree {
         Some(previous)
     }
 
-    /// Takes over one record of the store at boot. Records come in the order of their revisions; the older ones of a
-    /// key may be gone. Version and create revision are the record's, and are checked against the key's records before.
-    pub fn restore(
+    /// Takes over records of the store at boot, sorted. Batches come in the order of their revisions; the older records
+    /// of a key may be gone. Version and create revision are the records', and are checked against the key's records
+    /// before. After an error the tree is good for nothing.
+    pub fn restore(&mut self, batch: &RestoreBatch) -> Result<(), RestoreError> {
+        let Some((first, last)) = batch.span() else {
+            return Ok(());
+        };
+        if first <= self.last {
+            let (revision, last) = (first, self.last);
+            return Err(RestoreError::OutOfOrder { revision, last });
+        }
+        for (revision, record, tombstone) in batch.sorted() {
+            self.take_over(revision, &record, tombstone)?;
+        }
+        self.last = last;
+        Ok(())
+    }
+
+    /// Takes over a record that is newer than all of its key's.
+    fn take_over(
         &mut self,
         revision: Revision,
         record: &KeyValueView<'_>,
@@ -191,11 +208,6 @@ impl Tree {
         if !tombstone {
             check_record(revision, record, found.is_some(), previous)?;
         }
-        if revision <= self.last {
-            let last = self.last;
-            return Err(RestoreError::OutOfOrder { revision, last });
-        }
-        self.last = revision;
         match found {
             None if tombstone => self.create(record.key, revision, true, None, 0),
             None => {
@@ -294,7 +306,7 @@ impl Tree {
     fn mark(&mut self, key: &[u8], live: bool, main: i64) {
         let (leaf, at) = self.own_leaf(key, Some((live, main)));
         leaf.set_live(at, live);
-        leaf.changed = main;
+        leaf.changed = leaf.changed.max(main);
     }
 
     /// The leaf and position of a key in the tree, with the nodes on the way made changeable. `created` is whether a
@@ -313,7 +325,7 @@ impl Tree {
                         } else {
                             inner.counts[at] - 1
                         };
-                        inner.changed[at] = main;
+                        inner.changed[at] = inner.changed[at].max(main);
                     }
                     node = self.own(inner.children[at]);
                     inner.children[at] = node;

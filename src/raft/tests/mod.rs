@@ -47,6 +47,7 @@ fn boot() -> Boot {
         wal_directory: "/data/member/wal".into(),
         replica,
         pages: pages::Options::new(100..100 + crate::limits::pages::OPERATIONS as u64),
+        decoders: 2,
         loader_token: 99,
         options: Options {
             tick: TICK,

@@ -1,5 +1,6 @@
 //! A member in a test: the state, a page store made of maps, and answers made into responses as a serve core does it.
 
+use crate::mvcc::index::RestoreBatch;
 use crate::mvcc::record::KeyValueView;
 use crate::mvcc::revision::Revision;
 use crate::mvcc::view::View;
@@ -339,11 +340,13 @@ impl Member {
         for ((tree, key), value) in &self.trees {
             restore.pair(*tree, key, value).unwrap();
         }
+        let mut batch = RestoreBatch::default();
         for (at, (tombstone, bytes)) in &self.records {
-            restore
-                .record(*at, &KeyValueView::decode(bytes).unwrap(), *tombstone)
-                .unwrap();
+            let record = KeyValueView::decode(bytes).unwrap();
+            batch.push(*at, &record, *tombstone).unwrap();
         }
+        batch.sort();
+        restore.records(&batch).unwrap();
         self.state = restore.finish();
         self.index = self.state.applied_index();
         self.view = self.state.publish(1, self.root.clone());

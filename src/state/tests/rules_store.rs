@@ -3,6 +3,7 @@
 
 use super::harness::Member;
 use super::requests::*;
+use crate::mvcc::index::RestoreBatch;
 use crate::mvcc::revision::Revision;
 use crate::proto::etcdserverpb::{
     AlarmMember, InternalRaftRequest, PutRequest, RangeRequest, TxnRequest, request_op::Request,
@@ -380,10 +381,14 @@ fn damaged_stores_are_refused() {
         key: b"a",
         ..Default::default()
     };
-    let error = restore.record(Revision::new(i64::MAX, 0), &record, true);
+    let batch = |revision, tombstone| {
+        let mut batch = RestoreBatch::default();
+        batch.push(revision, &record, tombstone).unwrap();
+        batch.sort();
+        batch
+    };
+    let error = restore.records(&batch(Revision::new(i64::MAX, 0), true));
     assert_eq!(error, Err(RestoreError::Revision(Revision::new(i64::MAX, 0))));
-    assert!(matches!(
-        restore.record(Revision::new(5, 0), &record, false),
-        Err(RestoreError::Record(_))
-    ));
+    let error = restore.records(&batch(Revision::new(5, 0), false));
+    assert!(matches!(error, Err(RestoreError::Record(_))));
 }

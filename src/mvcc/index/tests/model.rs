@@ -1,6 +1,6 @@
 //! What the index should be, written as simply as possible: the list of everything that happened.
 
-use crate::mvcc::index::{KeyMeta, Tree};
+use crate::mvcc::index::{KeyMeta, RestoreBatch, Tree};
 use crate::mvcc::interval::RangeEnd;
 use crate::mvcc::record::KeyValueView;
 use crate::mvcc::revision::Revision;
@@ -125,9 +125,15 @@ impl Model {
     /// A tree filled from the records, as boot does it.
     pub fn restored(&self) -> Tree {
         let mut tree = Tree::new();
-        for record in &self.records {
-            let (view, tombstone) = record.view();
-            tree.restore(record.revision, &view, tombstone).unwrap();
+        let mut batch = RestoreBatch::default();
+        for records in self.records.chunks(1 + self.records.len() / 3) {
+            batch.clear();
+            for record in records {
+                let (view, tombstone) = record.view();
+                batch.push(record.revision, &view, tombstone).unwrap();
+            }
+            batch.sort();
+            tree.restore(&batch).unwrap();
         }
         tree
     }

@@ -2,7 +2,7 @@
 
 use super::check::{Reader, sound};
 use super::model::Model;
-use crate::mvcc::index::{IndexWriter, KeyMeta, NEWEST, RestoreError, Tree};
+use crate::mvcc::index::{IndexWriter, KeyMeta, NEWEST, RestoreBatch, RestoreError, Tree};
 use crate::mvcc::interval::RangeEnd;
 use crate::mvcc::record::KeyValueView;
 use crate::mvcc::revision::Revision;
@@ -143,6 +143,12 @@ fn a_lease_is_reported_with_what_was_before() {
 
 #[test]
 fn damaged_records_are_named() {
+    fn restore(tree: &mut Tree, revision: Revision, view: &KeyValueView<'_>, gone: bool) -> Result<(), RestoreError> {
+        let mut batch = RestoreBatch::default();
+        batch.push(revision, view, gone)?;
+        batch.sort();
+        tree.restore(&batch)
+    }
     let record = |create_revision, version| KeyValueView {
         key: b"k",
         create_revision,
@@ -152,7 +158,7 @@ fn damaged_records_are_named() {
     let mut tree = Tree::new();
     for (create_revision, version) in [(0, 1), (6, 1), (5, 0), (4, 1), (-1, 3)] {
         let found = (create_revision, version);
-        let refused = tree.restore(at(5, 0), &record(create_revision, version), false);
+        let refused = restore(&mut tree, at(5, 0), &record(create_revision, version), false);
         assert_eq!(
             refused,
             Err(RestoreError::Impossible {
@@ -161,13 +167,13 @@ fn damaged_records_are_named() {
             })
         );
     }
-    tree.restore(at(5, 0), &record(3, 2), false).unwrap();
-    let refused = tree.restore(at(5, 0), &record(3, 3), false);
+    restore(&mut tree, at(5, 0), &record(3, 2), false).unwrap();
+    let refused = restore(&mut tree, at(5, 0), &record(3, 3), false);
     assert_eq!(
         refused.unwrap_err().to_string().split(':').next(),
         Some("record Revision { main")
     );
-    let refused = tree.restore(at(6, 0), &record(3, 4), false);
+    let refused = restore(&mut tree, at(6, 0), &record(3, 4), false);
     let (found, expected) = ((3, 4), (3, 3));
     assert_eq!(
         refused,
@@ -177,8 +183,8 @@ fn damaged_records_are_named() {
             expected
         })
     );
-    tree.restore(at(6, 0), &record(0, 0), true).unwrap();
-    let refused = tree.restore(at(7, 0), &record(3, 3), false);
+    restore(&mut tree, at(6, 0), &record(0, 0), true).unwrap();
+    let refused = restore(&mut tree, at(7, 0), &record(3, 3), false);
     let (found, expected) = ((3, 3), (7, 1));
     assert_eq!(
         refused,
@@ -188,7 +194,12 @@ fn damaged_records_are_named() {
             expected
         })
     );
-    tree.restore(at(7, 0), &record(7, 1), false).unwrap();
+    restore(&mut tree, at(7, 0), &record(7, 1), false).unwrap();
+    let mut batch = RestoreBatch::default();
+    batch.push(at(9, 1), &record(9, 1), false).unwrap();
+    let refused = batch.push(at(9, 1), &record(9, 2), false);
+    let (revision, last) = (at(9, 1), at(9, 1));
+    assert_eq!(refused, Err(RestoreError::OutOfOrder { revision, last }));
     assert_eq!(tree.get(b"k", NEWEST).unwrap().create_revision, 7);
     assert_eq!(tree.get(b"k", 5).unwrap().version, 2);
 }
