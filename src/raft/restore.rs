@@ -228,15 +228,16 @@ impl Records<'_> {
     ) -> Result<(), BootError> {
         records.clear();
         let restore = &mut *self.restore;
-        self.scan.heads(self.store, disk, leaves, |head| -> Result<(), BootError> {
-            if records.key_bytes() >= RESTORE_KEY_BYTES {
-                records.sort();
-                restore.records(records)?;
-                records.clear();
-            }
-            push(records, &head).map_err(RestoreError::from)?;
-            Ok(())
-        })?;
+        self.scan
+            .heads(self.store, disk, leaves, |head| -> Result<(), BootError> {
+                if records.key_bytes() >= RESTORE_KEY_BYTES {
+                    records.sort();
+                    restore.records(records)?;
+                    records.clear();
+                }
+                push(records, &head).map_err(RestoreError::from)?;
+                Ok(())
+            })?;
         records.sort();
         self.restore.records(records)?;
         Ok(())

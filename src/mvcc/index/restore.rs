@@ -32,12 +32,7 @@ struct Row {
 
 impl RestoreBatch {
     /// Adds the next record.
-    pub fn push(
-        &mut self,
-        revision: Revision,
-        record: &KeyValueView<'_>,
-        tombstone: bool,
-    ) -> Result<(), RestoreError> {
+    pub fn push(&mut self, revision: Revision, record: &KeyValueView<'_>, tombstone: bool) -> Result<(), RestoreError> {
         assert!(self.order.is_empty(), "a sorted batch is complete");
         match self.rows.last() {
             Some(row) if row.revision >= revision => {
@@ -99,7 +94,11 @@ impl RestoreBatch {
 
     /// The records by key and revision, and whether each is a tombstone.
     pub(super) fn sorted(&self) -> impl Iterator<Item = (Revision, KeyValueView<'_>, bool)> {
-        assert_eq!(self.order.len(), self.rows.len(), "a batch is sorted before it is taken over");
+        assert_eq!(
+            self.order.len(),
+            self.rows.len(),
+            "a batch is sorted before it is taken over"
+        );
         self.order.iter().map(|&(_, number)| {
             let row = &self.rows[number as usize];
             let record = KeyValueView {

@@ -205,7 +205,8 @@ fn boot_reads_all_heads_in_order() {
         let mut scan = BootScan::new(&store, &mut disk).unwrap();
         let mut found = Vec::new();
         while let Some(batch) = scan.next(&store, &mut disk).unwrap() {
-            let fields = |head: RecordHead<'_>| (head.id, head.key.to_vec(), head.version, head.lease, head.value_length);
+            let fields =
+                |head: RecordHead<'_>| (head.id, head.key.to_vec(), head.version, head.lease, head.value_length);
             let mut of_batch = Vec::new();
             if batch.heads(|head| of_batch.push(fields(head))).unwrap() == Decoded::KeysOutside {
                 of_batch.clear();
