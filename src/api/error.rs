@@ -24,12 +24,8 @@ pub fn status(error: &StateError) -> Status {
         StateError::Corrupt => Code::DataLoss,
         StateError::LeaseNotFound => Code::NotFound,
         StateError::LeaseExists => Code::FailedPrecondition,
-        // Go's protobuf tells no more; what exactly is wrong would be another text than etcd's.
-        StateError::NestedTooDeep { .. } => {
-            return Status::unreadable_request("proto: exceeded maximum recursion depth");
-        }
-        StateError::Malformed { .. } => {
-            return Status::unreadable_request("proto: cannot parse invalid wire-format data");
+        StateError::NestedTooDeep { .. } | StateError::Malformed { .. } => {
+            return Status::unreadable_request(unreadable(error).unwrap_or_default());
         }
         StateError::NotPrimary
         | StateError::EmptyRequest { .. }
@@ -38,6 +34,20 @@ pub fn status(error: &StateError) -> Status {
         | StateError::MissingRecord(_) => Code::Unknown,
     };
     Status::new(code, error.to_string())
+}
+
+/// The status of a refusal in a call that streams, where grpc-go has other words for a message that can't be read.
+pub fn stream_status(error: &StateError) -> Status {
+    unreadable(error).map_or_else(|| status(error), Status::unreadable_message)
+}
+
+/// What Go's protobuf says of a message that can't be read. What exactly is wrong would be another text than etcd's.
+fn unreadable(error: &StateError) -> Option<&'static str> {
+    match error {
+        StateError::NestedTooDeep { .. } => Some("proto: exceeded maximum recursion depth"),
+        StateError::Malformed { .. } => Some("proto: cannot parse invalid wire-format data"),
+        _ => None,
+    }
 }
 
 /// The status of a proposal that came to nothing.
@@ -58,6 +68,11 @@ pub fn stopped() -> Status {
 /// The encoded request is longer than `--max-request-bytes`.
 pub fn too_large() -> Status {
     Status::new(Code::InvalidArgument, "etcdserver: request is too large")
+}
+
+/// `client-api-version` is no text.
+pub fn unknown_version() -> Status {
+    Status::new(Code::InvalidArgument, "etcdserver: invalid client api version")
 }
 
 /// A call that is not built yet.

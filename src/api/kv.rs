@@ -158,7 +158,7 @@ impl Api {
     }
 
     /// Answers a unary call with bytes that may go into the output at once.
-    fn answer_copied(&mut self, net: &mut Net, caller: Caller, bytes: &[u8]) {
+    pub(super) fn answer_copied(&mut self, net: &mut Net, caller: Caller, bytes: &[u8]) {
         let _ = net.reply(caller.call, bytes.len(), |out| out.extend_from_slice(bytes));
         self.finished(caller, bytes.len());
     }

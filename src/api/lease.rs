@@ -46,7 +46,7 @@ impl Api {
     }
 
     pub(super) fn lease_keep_alive(&mut self, net: &mut Net, caller: Caller, message: Bytes) -> Result<(), Status> {
-        let request: LeaseKeepAliveRequest = decode(message).map_err(|error| error::status(&error))?;
+        let request: LeaseKeepAliveRequest = decode(message).map_err(|error| error::stream_status(&error))?;
         if let Some(state) = self.state(caller) {
             state.pending += 1;
         }

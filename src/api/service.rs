@@ -11,15 +11,18 @@ use super::method::Method;
 use super::records::PageReads;
 use crate::grpc::{Code, Request as GrpcRequest, Status};
 use crate::http::http1;
-use crate::limits::API_MAILBOX_LANE;
+use crate::limits::{API_HELD_BYTES, API_MAILBOX_LANE};
 use crate::metrics::Registry;
 use crate::mvcc::index::Index;
 use crate::mvcc::readers::Readers;
 use crate::mvcc::view::View;
 use crate::net::{Call, Core, Exchange, Net, PeerInfo, Service};
+use crate::proto::etcdserverpb::RangeRequest;
+use crate::proto::health::HealthCheckRequest;
 use crate::raft::messages::{Dropped, Reply, Request};
 use crate::reactor::mailbox::{Refused, Sender};
 use crate::reactor::serve::Notify;
+use crate::state::depth::decode;
 use bytes::Bytes;
 use prost::Message;
 use slab::Slab;
@@ -76,6 +79,10 @@ pub(super) struct CallState {
     pub deadline: Option<Duration>,
     /// Wakes the task that produces the answer when there is room.
     pub room: Option<Rc<Notify>>,
+    /// The message of a call that answers with a stream: as in grpc-go the call begins when its caller has sent all.
+    held: Option<Bytes>,
+    /// Whether `client-api-version` is text, or not there.
+    has_version: bool,
 }
 
 /// What a reply of the log core is for.
@@ -128,6 +135,8 @@ pub struct Api {
     /// Revisions read in slices, and how many reads are at each.
     reading: BTreeMap<i64, usize>,
     next_request_id: u64,
+    /// Bytes of `CallState::held` of all calls.
+    held_bytes: usize,
     /// Calls that ended in this turn.
     pub(super) ended: Vec<Ended>,
     pub(super) stopping: bool,
@@ -160,6 +169,7 @@ impl Api {
             readers,
             reading: BTreeMap::new(),
             next_request_id,
+            held_bytes: 0,
             ended: Vec::new(),
             stopping: false,
         }
@@ -338,6 +348,15 @@ impl Api {
     }
 }
 
+/// Why a message of a call that answers with a stream can't be read.
+fn unreadable(method: Method, message: &Bytes) -> Option<Status> {
+    let decoded = match method {
+        Method::RangeStream => decode::<RangeRequest>(message.clone()).map(drop),
+        _ => decode::<HealthCheckRequest>(message.clone()).map(drop),
+    };
+    decoded.err().map(|error| error::stream_status(&error))
+}
+
 fn not_built(method: Method) -> Status {
     let (service, name) = method.path();
     error::not_built(service, name)
@@ -347,6 +366,8 @@ fn not_built(method: Method) -> Status {
 pub enum Head {
     /// A method of the API.
     Known(Method),
+    /// A unary method, called with a `client-api-version` that is no text: refused once its message has come.
+    UnknownVersion(Method),
     /// Anything else, with the status it gets.
     Refused(Status),
 }
@@ -358,16 +379,26 @@ impl Service for Api {
     type Head = Head;
 
     fn head(&mut self, request: &GrpcRequest<'_>, _peer: &PeerInfo) -> Head {
-        match request.method().and_then(|(service, name)| Method::find(service, name)) {
-            Ok(method) if method.is_built() => Head::Known(method),
-            Ok(method) => Head::Refused(not_built(method)),
-            Err(status) => Head::Refused(status),
+        let method = match request.method().and_then(|(service, name)| Method::find(service, name)) {
+            Ok(method) if method.is_built() => method,
+            Ok(method) => return Head::Refused(not_built(method)),
+            Err(status) => return Head::Refused(status),
+        };
+        if let Some(status) = request.refused_encoding() {
+            return Head::Refused(status);
+        }
+        let version = request.metadata().get("client-api-version");
+        match version.is_none_or(|version| std::str::from_utf8(&version).is_ok()) {
+            true => Head::Known(method),
+            false if method.is_unary() => Head::UnknownVersion(method),
+            false => Head::Refused(error::unknown_version()),
         }
     }
 
     fn started(&mut self, net: &mut Net, call: Call, head: Head, timeout: Option<Duration>) -> u64 {
+        let has_version = !matches!(head, Head::UnknownVersion(_));
         let refusal = match head {
-            Head::Known(method) if !self.stopping => {
+            Head::Known(method) | Head::UnknownVersion(method) if !self.stopping => {
                 let tag = self.calls.insert(CallState {
                     call,
                     method,
@@ -377,6 +408,8 @@ impl Service for Api {
                     received_at: net.now(),
                     deadline: timeout.map(|timeout| net.now().saturating_add(timeout)),
                     room: None,
+                    held: None,
+                    has_version,
                 }) as u64;
                 self.own_metrics().methods[method as usize].started.add(1);
                 if method == Method::Watch {
@@ -385,7 +418,7 @@ impl Service for Api {
                 }
                 return tag;
             }
-            Head::Known(_) => error::stopped(),
+            Head::Known(_) | Head::UnknownVersion(_) => error::stopped(),
             Head::Refused(status) => status,
         };
         let _ = net.finish(call, &refusal);
@@ -396,17 +429,25 @@ impl Service for Api {
         let caller = Caller { call, tag };
         let now = net.now();
         let Some(state) = self.state(caller) else { return };
-        let method = state.method;
+        let (method, has_version) = (state.method, state.has_version);
         state.received_at = now;
         if std::mem::replace(&mut state.answered, true) && !method.streams_requests() {
-            // grpc-go does not look at what follows the message of a unary call.
-            if method.is_unary() {
-                return;
-            }
-            self.fail(net, caller, &Status::second_stream_message());
+            let unreadable = unreadable(method, &message);
+            self.fail(net, caller, &unreadable.unwrap_or_else(Status::second_stream_message));
             return;
         }
+        if method.is_unary() && !last {
+            // grpc-go does not look at what follows.
+            net.ignore_input(call);
+        }
         self.count_received(method, message.len());
+        if !has_version {
+            return self.fail(net, caller, &error::unknown_version());
+        }
+        let is_whole = last || method.is_unary() || method.streams_requests();
+        if !is_whole {
+            return self.hold(net, caller, method, &message);
+        }
         self.dispatch(net, caller, method, message);
         if last {
             self.half_closed(net, call, tag);
@@ -416,6 +457,11 @@ impl Service for Api {
     fn half_closed(&mut self, net: &mut Net, call: Call, tag: u64) {
         let caller = Caller { call, tag };
         let Some(state) = self.state(caller) else { return };
+        if let Some(message) = state.held.take() {
+            let method = state.method;
+            self.held_bytes -= message.len();
+            return self.dispatch(net, caller, method, message);
+        }
         match state.method {
             // A watch stream goes on when its client has no more to ask (`etcd-surface` 4.6).
             Method::Watch => {}
@@ -429,11 +475,9 @@ impl Service for Api {
     fn cut_off(&mut self, net: &mut Net, call: Call, tag: u64) {
         let caller = Caller { call, tag };
         let Some(state) = self.state(caller) else { return };
-        let status = match (state.method.is_unary(), state.answered) {
-            // The one message has come, and what follows is not looked at.
-            (true, true) => return,
-            (true, false) => Status::cut_off_unary(),
-            (false, _) => Status::cut_off_stream(),
+        let status = match state.method.is_unary() {
+            true => Status::cut_off_unary(),
+            false => Status::cut_off_stream(),
         };
         self.fail(net, caller, &status);
     }
@@ -498,6 +542,22 @@ impl Api {
             .filter(|state| state.call == caller.call)
     }
 
+    /// Keeps the message of a call until its caller has sent all. One that can't be read is refused at once.
+    fn hold(&mut self, net: &mut Net, caller: Caller, method: Method, message: &Bytes) {
+        if let Some(status) = unreadable(method, message) {
+            return self.fail(net, caller, &status);
+        }
+        if self.held_bytes + message.len() > API_HELD_BYTES {
+            let text = "grpc: too many bytes of requests whose callers have not sent all";
+            return self.fail(net, caller, &Status::new(Code::ResourceExhausted, text));
+        }
+        self.held_bytes += message.len();
+        if let Some(state) = self.state(caller) {
+            // A copy: the message may be a slice of a far larger buffer.
+            state.held = Some(Bytes::copy_from_slice(message));
+        }
+    }
+
     /// A call was answered to its end, with a message of `length` bytes if it is unary.
     pub(super) fn finished(&mut self, caller: Caller, length: usize) {
         self.count_sent_bytes(length);
@@ -507,6 +567,8 @@ impl Api {
     fn forget(&mut self, caller: Caller, code: Code) {
         let Some(state) = self.state(caller) else { return };
         let (method, room, received_at) = (state.method, state.room.take(), state.received_at);
+        let held = state.held.take();
+        self.held_bytes -= held.map_or(0, |message| message.len());
         self.calls.remove(caller.tag as usize);
         self.call_ended(method, code, received_at);
         if method == Method::Watch {

@@ -170,7 +170,7 @@ impl Api {
     }
 
     pub(super) fn range_stream(&mut self, net: &mut Net, caller: Caller, message: Bytes) -> Result<(), Status> {
-        let request: RangeRequest = decode(message).map_err(|error| error::status(&error))?;
+        let request: RangeRequest = decode(message).map_err(|error| error::stream_status(&error))?;
         validate::check_range_stream(&request).map_err(|error| error::status(&error))?;
         let view = self.index.clone().pin().view().clone();
         let run = RangeRun::new(&request, readable(&view)).map_err(|error| error::status(&error))?;

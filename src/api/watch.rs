@@ -145,7 +145,7 @@ impl Api {
     }
 
     pub(super) fn watch_message(&mut self, net: &mut Net, caller: Caller, message: Bytes) -> Result<(), Status> {
-        let request: WatchRequest = decode(message).map_err(|error| error::status(&error))?;
+        let request: WatchRequest = decode(message).map_err(|error| error::stream_status(&error))?;
         let index = self.index.clone();
         let pinned = index.pin();
         let now = net.now();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::CallId;
-use super::message::{MessageReader, PREFIX_LENGTH, message_prefix, no_decompressor};
+use super::message::{MessageReader, PREFIX_LENGTH, message_prefix};
 use super::request::{Request, Subtype, Verdict, judge, not_grpc};
 use super::status::{Code, Status, encode_message};
 use crate::http::{self, CloseReason, ErrorCode, Field, SendError};
@@ -58,6 +58,8 @@ struct Call {
     is_grpc: bool,
     header_sent: bool,
     paused: bool,
+    /// Whether what comes is thrown away.
+    ignoring: bool,
     /// Bytes received while paused, not yet given back to the caller's window.
     owed: usize,
     /// Bytes of the message begun by [`Connection::begin_message`] that are still to come.
@@ -205,10 +207,6 @@ impl Connection {
                 return None;
             }
         };
-        if !encoding.is_empty() && encoding != b"identity" {
-            self.send_status(call, Some((200, &subtype)), &no_decompressor(&encoding));
-            return None;
-        }
         self.remember(call, subtype, encoding, true);
         if end {
             self.current = Some(Current {
@@ -232,6 +230,7 @@ impl Connection {
             is_grpc,
             header_sent: false,
             paused: false,
+            ignoring: false,
             owed: 0,
             message_left: 0,
         };
@@ -265,6 +264,10 @@ impl Connection {
         let max = self.config.max_message;
         let id = current.call;
         let call = self.call(id)?;
+        if call.ignoring {
+            self.http.release(id, current.data.len());
+            return None;
+        }
         let (before, held) = (current.data.len(), call.reader.held());
         let result = call.reader.next(&mut current.data, max, &call.encoding);
         let (used, still_held) = (before - current.data.len(), call.reader.held());
@@ -297,7 +300,11 @@ impl Connection {
     }
 
     fn half_close(&mut self, id: CallId) -> Option<Event> {
-        if self.call(id)?.reader.may_end() {
+        let call = self.call(id)?;
+        if call.ignoring {
+            return None;
+        }
+        if call.reader.may_end() {
             return Some(Event::HalfClosed { call: id });
         }
         Some(Event::CutOff { call: id })
@@ -437,6 +444,14 @@ impl Connection {
         let owed = if paused { 0 } else { std::mem::take(&mut found.owed) };
         if owed > 0 {
             self.http.release(call, owed);
+        }
+    }
+
+    /// Throws away what the caller still sends, whatever it is, as grpc-go does once a unary call has its message. No
+    /// event tells of it, nor that the caller has sent all.
+    pub fn ignore_input(&mut self, call: CallId) {
+        if let Some(found) = self.call(call) {
+            found.ignoring = true;
         }
     }
 

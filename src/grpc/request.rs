@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use super::message::no_decompressor;
 use super::status::{Code, Status, quote};
 use super::timeout::parse_timeout;
 use crate::http::HeaderList;
@@ -26,6 +27,13 @@ impl<'a> Request<'a> {
     /// Service and method of the path. The error is what grpc-go answers to a path that names none.
     pub fn method(&self) -> Result<(&'a str, &'a str), Status> {
         split_path(self.path())
+    }
+
+    /// What grpc-go answers when the call announces an encoding; it does so once the method is known.
+    pub fn refused_encoding(&self) -> Option<Status> {
+        let encoding = self.headers.get("grpc-encoding")?;
+        let is_refused = !encoding.is_empty() && encoding != b"identity";
+        is_refused.then(|| no_decompressor(encoding))
     }
 
     /// The value of `:authority`, or of `host` in its place.
@@ -70,7 +78,7 @@ impl<'a> Metadata<'a> {
         let fields = self.headers.iter().filter(|(name, _)| !is_reserved(name));
         fields.map(|(name, value)| {
             // Checked when the call began, so the text itself never stands in for bytes.
-            let decoded = name.ends_with(b"-bin").then(|| decode_binary(value)).flatten();
+            let decoded = name.ends_with(b"-bin").then(|| decode_binary(value).ok()).flatten();
             (name, decoded.map_or(Cow::Borrowed(value), Cow::Owned))
         })
     }
@@ -215,11 +223,13 @@ impl Found {
             },
             b"grpc-encoding" => self.encoding = value.to_vec(),
             b"host" => self.hosts += 1,
-            _ if name.ends_with(b"-bin") && decode_binary(value).is_none() => {
-                let (value, name) = (quote(value), quote(name));
-                self.error = Some(format!(
-                    "malformed binary metadata {value} in header {name}: illegal base64 data"
-                ));
+            _ if name.ends_with(b"-bin") => {
+                if let Err(place) = decode_binary(value) {
+                    let (value, name) = (quote(value), quote(name));
+                    self.error = Some(format!(
+                        "malformed binary metadata {value} in header {name}: illegal base64 data at input byte {place}"
+                    ));
+                }
             }
             _ => {}
         }
@@ -242,35 +252,49 @@ pub fn encode_binary(bytes: &[u8]) -> String {
     out
 }
 
-/// Reads binary metadata, with or without padding. `None` if it is no base64.
-pub fn decode_binary(text: &[u8]) -> Option<Vec<u8>> {
-    let digits = if text.len().is_multiple_of(4) {
-        text.strip_suffix(b"==")
-            .or_else(|| text.strip_suffix(b"="))
-            .unwrap_or(text)
-    } else {
-        text
-    };
-    if digits.len() % 4 == 1 {
-        return None;
-    }
-    let mut out = Vec::with_capacity(digits.len() * 3 / 4);
-    for chunk in digits.chunks(4) {
-        let mut group = 0u32;
-        for (position, digit) in chunk.iter().enumerate() {
-            let value = match digit {
-                b'A'..=b'Z' => digit - b'A',
-                b'a'..=b'z' => digit - b'a' + 26,
-                b'0'..=b'9' => digit - b'0' + 52,
-                b'+' => 62,
-                b'/' => 63,
-                _ => return None,
-            };
-            group |= u32::from(value) << (18 - 6 * position);
+/// Reads binary metadata as grpc-go does: a length of whole groups of four is base64 with padding, any other without.
+/// The error is the place of the byte at which Go's decoder gives up.
+pub fn decode_binary(text: &[u8]) -> Result<Vec<u8>, usize> {
+    let padding = text.len().is_multiple_of(4).then_some(b'=');
+    let mut out = Vec::with_capacity(text.len().div_ceil(4) * 3);
+    let mut rest = text.iter().enumerate().peekable();
+    while rest.peek().is_some() {
+        let (mut group, mut digits) = (0u32, 0);
+        while digits < 4 {
+            match rest.next() {
+                Some((_, byte)) if let Some(value) = base64_value(*byte) => {
+                    group |= value << (18 - 6 * digits);
+                    digits += 1;
+                }
+                Some((place, byte)) if padding == Some(*byte) && digits >= 2 => {
+                    if digits == 2 && rest.next_if(|(_, byte)| **byte == b'=').is_none() {
+                        return Err(if rest.peek().is_some() { place } else { text.len() });
+                    }
+                    match rest.next() {
+                        Some((trailing, _)) => return Err(trailing),
+                        None => break,
+                    }
+                }
+                Some((place, _)) => return Err(place),
+                None if digits == 1 || padding.is_some() => return Err(text.len() - digits),
+                None => break,
+            }
         }
-        out.extend_from_slice(&group.to_be_bytes()[1..chunk.len()]);
+        out.extend_from_slice(&group.to_be_bytes()[1..digits.max(1)]);
     }
-    Some(out)
+    Ok(out)
+}
+
+fn base64_value(byte: u8) -> Option<u32> {
+    let value = match byte {
+        b'A'..=b'Z' => byte - b'A',
+        b'a'..=b'z' => byte - b'a' + 26,
+        b'0'..=b'9' => byte - b'0' + 52,
+        b'+' => 62,
+        b'/' => 63,
+        _ => return None,
+    };
+    Some(u32::from(value))
 }
 
 #[cfg(test)]
@@ -329,8 +353,20 @@ mod tests {
             assert_eq!(decode_binary(text.as_bytes()).unwrap(), bytes.as_bytes());
             assert_eq!(encode_binary(bytes.as_bytes()), text.trim_end_matches('='));
         }
-        for text in ["A", "A===", "Zg=", "Zm9v!", "Z g="] {
-            assert_eq!(decode_binary(text.as_bytes()), None, "{text}");
+        for (text, place) in [
+            ("A", 0),
+            ("A===", 1),
+            ("====", 0),
+            ("Zg=", 2),
+            ("Zm9v!", 4),
+            ("Z g=", 1),
+            ("Zg==,Zg==", 2),
+            ("Zg=x", 2),
+            ("Zg==Zm9v", 4),
+            ("Zm9vZg=\0", 6),
+            ("Zm9vZ", 4),
+        ] {
+            assert_eq!(decode_binary(text.as_bytes()), Err(place), "{text}");
         }
     }
 

@@ -77,7 +77,13 @@ impl Status {
         )
     }
 
-    /// A message that protobuf cannot read, in grpc-go's words but for the reason.
+    /// A message of a streaming call that protobuf cannot read, in grpc-go's words but for the reason.
+    pub fn unreadable_message(reason: impl fmt::Display) -> Self {
+        let text = format!("grpc: failed to unmarshal the received message: {reason}");
+        Self::new(Code::Internal, text)
+    }
+
+    /// A message of a unary call that protobuf cannot read, in grpc-go's words but for the reason.
     pub fn unreadable_request(reason: impl fmt::Display) -> Self {
         Self::new(Code::Internal, format!("grpc: error unmarshalling request: {reason}"))
     }

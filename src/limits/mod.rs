@@ -267,6 +267,8 @@ pub const RESTORE_REVISION_MAX: i64 = i64::MAX - (1 << 16);
 
 /// The lane of requests to the log core.
 pub const API_MAILBOX_LANE: usize = 0;
+/// Bytes of requests that a serve core keeps until their callers have sent all.
+pub const API_HELD_BYTES: usize = 16 << 20;
 /// Rows that a range answers in its call's own turn; more go to a task.
 pub const API_DIRECT_ROWS: usize = 16;
 /// Rows a task looks at between two yields.

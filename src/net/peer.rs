@@ -203,6 +203,13 @@ impl Net {
         }
     }
 
+    /// Throws away what a caller still sends; see [`grpc::Connection::ignore_input`](crate::grpc::Connection).
+    pub fn ignore_input(&mut self, call: Call) {
+        if let Ok(grpc) = self.sending(call) {
+            grpc.ignore_input(call.id);
+        }
+    }
+
     /// Bytes that are worth producing for a call now; 0 if it is over.
     pub fn capacity(&self, call: Call) -> usize {
         self.grpc(call.connection).map_or(0, |grpc| grpc.capacity(call.id))

@@ -49,8 +49,8 @@ func run() error {
 	}
 }
 
-// parse reads etcd's own flags. Those that etcd's flag set only keeps as lists are copied into the
-// configuration here: the addresses, the only ones that the tests pass.
+// parse reads etcd's own flags. Those that etcd's flag set only keeps as values of its own are copied into the
+// configuration here: the addresses, and the one other that the tests pass.
 func parse(arguments []string) (*embed.Config, error) {
 	config := embed.NewConfig()
 	set := flag.NewFlagSet("reference", flag.ContinueOnError)
@@ -65,5 +65,6 @@ func parse(arguments []string) (*embed.Config, error) {
 	config.AdvertisePeerUrls = flags.UniqueURLsFromFlag(set, "initial-advertise-peer-urls")
 	config.ListenClientUrls = flags.UniqueURLsFromFlag(set, "listen-client-urls")
 	config.AdvertiseClientUrls = flags.UniqueURLsFromFlag(set, "advertise-client-urls")
+	config.MaxConcurrentStreams = flags.Uint32FromFlag(set, "max-concurrent-streams")
 	return config, nil
 }

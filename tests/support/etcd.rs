@@ -17,6 +17,7 @@ pub const LEASE_KEEP_ALIVE: &str = "/etcdserverpb.Lease/LeaseKeepAlive";
 pub const LEASE_TIME_TO_LIVE: &str = "/etcdserverpb.Lease/LeaseTimeToLive";
 pub const LEASE_LEASES: &str = "/etcdserverpb.Lease/LeaseLeases";
 pub const STATUS: &str = "/etcdserverpb.Maintenance/Status";
+pub const HASH: &str = "/etcdserverpb.Maintenance/Hash";
 pub const HASH_KV: &str = "/etcdserverpb.Maintenance/HashKV";
 pub const ALARM: &str = "/etcdserverpb.Maintenance/Alarm";
 pub const MEMBER_LIST: &str = "/etcdserverpb.Cluster/MemberList";

@@ -6,6 +6,7 @@
 #![allow(dead_code)]
 
 pub mod etcd;
+pub mod frames;
 pub mod grpc;
 pub mod server;
 
