@@ -6,6 +6,8 @@
 mod answers;
 #[path = "differential/canaries.rs"]
 mod canaries;
+#[path = "differential/damage.rs"]
+mod damage;
 #[path = "differential/exceptions.rs"]
 mod exceptions;
 #[path = "differential/named.rs"]

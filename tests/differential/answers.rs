@@ -7,6 +7,7 @@
 use prost::Message;
 use ringd::proto::{etcdserverpb as pb, mvccpb};
 
+use super::damage::decode;
 use crate::support::{
     etcd,
     grpc::{Reply, Status},
@@ -31,19 +32,19 @@ pub fn compare(method: &str, request: &[u8], subject: &Reply, reference: &Reply)
     }
     match method {
         etcd::RANGE => {
-            let asked = pb::RangeRequest::decode(request).unwrap_or_default();
+            let asked = decode::<pb::RangeRequest>(request).unwrap_or_default();
             same::<pb::RangeResponse>(subject, reference, |answer| settle_ties(&asked, answer))
         }
         etcd::RANGE_STREAM => merged_chunks_are_same(request, subject, reference),
         etcd::PUT => same::<pb::PutResponse>(subject, reference, |_| ()),
         etcd::DELETE_RANGE => same::<pb::DeleteRangeResponse>(subject, reference, |_| ()),
         etcd::TXN => {
-            let asked = pb::TxnRequest::decode(request).unwrap_or_default();
+            let asked = decode::<pb::TxnRequest>(request).unwrap_or_default();
             same::<pb::TxnResponse>(subject, reference, |answer| settle_txn(&asked, answer))
         }
         etcd::COMPACT => same::<pb::CompactionResponse>(subject, reference, |_| ()),
         etcd::LEASE_GRANT => {
-            let named = pb::LeaseGrantRequest::decode(request).is_ok_and(|asked| asked.id != 0);
+            let named = decode::<pb::LeaseGrantRequest>(request).is_some_and(|asked| asked.id != 0);
             same::<pb::LeaseGrantResponse>(subject, reference, |answer| {
                 answer.id = if named { answer.id } else { i64::from(answer.id > 0) };
             })
@@ -59,6 +60,8 @@ pub fn compare(method: &str, request: &[u8], subject: &Reply, reference: &Reply)
             (answer.raft_index, answer.raft_applied_index, answer.raft_term) = (0, 0, 0);
         }),
         etcd::HASH_KV => same::<pb::HashKvResponse>(subject, reference, |_| ()),
+        // Of the whole file, which is each member's own.
+        etcd::HASH => same::<pb::HashResponse>(subject, reference, |answer| answer.hash = 0),
         etcd::ALARM => same::<pb::AlarmResponse>(subject, reference, |_| ()),
         etcd::MEMBER_LIST => same::<pb::MemberListResponse>(subject, reference, |_| ()),
         _ if subject.messages == reference.messages => Ok(()),
@@ -95,6 +98,7 @@ answers!(
     LeaseLeasesResponse,
     StatusResponse,
     HashKvResponse,
+    HashResponse,
     AlarmResponse,
     MemberListResponse,
     WatchResponse
@@ -146,7 +150,7 @@ fn same_time_to_live(subject: &Reply, reference: &Reply) -> Result<(), String> {
 
 /// What is compared of a stream of chunks is their merge; the last chunk alone carries header, more and count.
 fn merged_chunks_are_same(request: &[u8], subject: &Reply, reference: &Reply) -> Result<(), String> {
-    let asked = pb::RangeRequest::decode(request).unwrap_or_default();
+    let asked = decode::<pb::RangeRequest>(request).unwrap_or_default();
     let (mut ours, mut theirs) = (merge_chunks(subject)?, merge_chunks(reference)?);
     settle_ties(&asked, &mut ours);
     settle_ties(&asked, &mut theirs);
@@ -243,6 +247,7 @@ pub fn describe(method: &str, reply: &Reply) -> String {
         etcd::LEASE_LEASES => words::<pb::LeaseLeasesResponse>,
         etcd::STATUS => words::<pb::StatusResponse>,
         etcd::HASH_KV => words::<pb::HashKvResponse>,
+        etcd::HASH => words::<pb::HashResponse>,
         etcd::ALARM => words::<pb::AlarmResponse>,
         etcd::MEMBER_LIST => words::<pb::MemberListResponse>,
         etcd::WATCH => words::<pb::WatchResponse>,

@@ -137,6 +137,14 @@ fn is_understood_alike(method: &str, request: &[u8]) -> bool {
         etcd::DELETE_RANGE => pb::DeleteRangeRequest::decode(request).is_ok(),
         etcd::RANGE => pb::RangeRequest::decode(request).is_ok_and(|range| sort_is_known(&range)),
         etcd::TXN => pb::TxnRequest::decode(request).is_ok_and(|txn| sorts_are_known(&txn)),
+        etcd::COMPACT => pb::CompactionRequest::decode(request).is_ok(),
+        etcd::HASH_KV => pb::HashKvRequest::decode(request).is_ok(),
+        etcd::LEASE_GRANT => pb::LeaseGrantRequest::decode(request).is_ok(),
+        etcd::LEASE_REVOKE => pb::LeaseRevokeRequest::decode(request).is_ok(),
+        etcd::LEASE_TIME_TO_LIVE => pb::LeaseTimeToLiveRequest::decode(request).is_ok(),
+        etcd::LEASE_LEASES => pb::LeaseLeasesRequest::decode(request).is_ok(),
+        etcd::STATUS => pb::StatusRequest::decode(request).is_ok(),
+        etcd::ALARM => pb::AlarmRequest::decode(request).is_ok(),
         _ => true,
     }
 }

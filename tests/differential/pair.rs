@@ -9,7 +9,7 @@ use rand_chacha::ChaCha8Rng;
 use ringd::proto::etcdserverpb as pb;
 
 use super::{
-    answers,
+    answers, damage,
     exceptions::Exceptions,
     requests::{self, Generator, STREAMS, Step},
     watching::Watching,
@@ -361,10 +361,20 @@ impl Pair {
             ..subject.clone()
         };
         self.compare(step, etcd::WATCH, &request.encode_to_vec(), subject, reference)?;
-        if !theirs.canceled {
-            generator.watches[stream].push(theirs.watch_id);
+        if theirs.canceled {
+            return Ok(());
         }
-        Ok(())
+        let starts_compacted = starts_at(request).is_some_and(|start| (1..generator.compacted).contains(&start));
+        if !starts_compacted {
+            generator.watches[stream].push(theirs.watch_id);
+            return Ok(());
+        }
+        // It ends by itself, sooner or later; until then its id is taken.
+        let (ours, theirs) = tokio::join!(
+            self.subject.watching[stream].wait_for_end(theirs.watch_id),
+            self.reference.watching[stream].wait_for_end(theirs.watch_id)
+        );
+        ours.and(theirs).map_err(|problem| self.difference(problem, step))
     }
 
     /// Puts the sentinel on both servers until every watch has started, waits until all were sent everything, and
@@ -445,9 +455,20 @@ fn note_revision(generator: &mut Generator, method: &str, request: &[u8], answer
     {
         generator.revision = generator.revision.max(header.revision);
     }
+    if method == etcd::TXN && damage::decode(request).is_some_and(|txn| damage::deletes(&txn)) {
+        generator.doubled.insert(generator.revision);
+    }
     if method == etcd::COMPACT && answer.status.code == 0 {
-        let compaction = pb::CompactionRequest::decode(request).unwrap_or_default();
+        let compaction: pb::CompactionRequest = damage::decode(request).unwrap_or_default();
         generator.compacted = generator.compacted.max(compaction.revision);
+    }
+}
+
+/// The revision that a watch starts from, for a request that creates one.
+fn starts_at(request: &pb::WatchRequest) -> Option<i64> {
+    match request.request_union.as_ref()? {
+        pb::watch_request::RequestUnion::CreateRequest(watch) => Some(watch.start_revision),
+        _ => None,
     }
 }
 

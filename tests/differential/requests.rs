@@ -1,12 +1,15 @@
 //! Seeded random requests: every option, odd keys and ranges, wrong values, deep transactions.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 use prost::Message;
 use rand::{Rng, seq::IndexedRandom};
 use rand_chacha::ChaCha8Rng;
 use ringd::proto::etcdserverpb as pb;
 
-use crate::support::{etcd, grpc};
+use super::damage::avoid_panics;
+use crate::support::etcd;
 
 /// A longer txn is reported by its bytes: it may be nested too deeply for a decoder that recurses.
 const LONGEST_DECODED: usize = 4000;
@@ -43,11 +46,14 @@ const LEASES: [i64; 8] = [1, 2, 3, 77, 0x7fff_ffff_ffff_ffff, -5, 1_000_000_007,
 
 /// What the requests know of the state that the earlier ones left.
 pub struct Generator {
-    random: ChaCha8Rng,
+    pub(super) random: ChaCha8Rng,
     /// The store's revision, from the last header.
     pub revision: i64,
     /// The last compaction.
     pub compacted: i64,
+    /// Revisions in which one key may have changed twice. A compaction at such a revision makes etcd 3.7.1 remove the
+    /// record that its index keeps: it removes by the generation that ended, and stops when the key is read.
+    pub doubled: BTreeSet<i64>,
     /// Ids of the watches of each stream.
     pub watches: [Vec<i64>; STREAMS],
 }
@@ -59,6 +65,7 @@ impl Generator {
             random,
             revision: 1,
             compacted: 0,
+            doubled: BTreeSet::new(),
             watches: Default::default(),
         }
     }
@@ -76,8 +83,9 @@ impl Generator {
             800..850 => self.watch(),
             850..860 => self.cancel_watch(),
             860..868 => Step::CompareWatches,
-            868..900 => call(etcd::HASH_KV, &pb::HashKvRequest { revision: self.past() }),
-            900..910 => call(etcd::STATUS, &pb::StatusRequest {}),
+            868..900 => call(etcd::HASH_KV, &self.hash_kv()),
+            900..905 => call(etcd::STATUS, &pb::StatusRequest {}),
+            905..910 => call(etcd::HASH, &pb::HashRequest {}),
             910..915 => call(
                 etcd::MEMBER_LIST,
                 &pb::MemberListRequest {
@@ -87,7 +95,8 @@ impl Generator {
             915..920 => call(
                 etcd::ALARM,
                 &pb::AlarmRequest {
-                    alarm: self.below(3) as i32,
+                    alarm: self.pick(&[0, 1, 2, 3, -1]),
+                    member_id: self.pick(&[0, 1, u64::MAX]),
                     ..Default::default()
                 },
             ),
@@ -100,23 +109,23 @@ impl Generator {
         }
     }
 
-    fn below(&mut self, bound: usize) -> usize {
+    pub(super) fn below(&mut self, bound: usize) -> usize {
         self.random.random_range(0..bound)
     }
 
-    fn coin(&mut self) -> bool {
+    pub(super) fn coin(&mut self) -> bool {
         self.random.random()
     }
 
-    fn one_in(&mut self, times: usize) -> bool {
+    pub(super) fn one_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }
 
-    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+    pub(super) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         *from.choose(&mut self.random).expect("something to pick from")
     }
 
-    fn key(&mut self) -> Bytes {
+    pub(super) fn key(&mut self) -> Bytes {
         let odd: [&[u8]; 9] = [
             b"",
             b"\0",
@@ -169,7 +178,7 @@ impl Generator {
         if self.one_in(3) { self.pick(&LEASES) } else { 0 }
     }
 
-    fn put(&mut self) -> pb::PutRequest {
+    pub(super) fn put(&mut self) -> pb::PutRequest {
         let ignore_value = self.one_in(10);
         let ignore_lease = self.one_in(10);
         pb::PutRequest {
@@ -190,12 +199,12 @@ impl Generator {
         }
     }
 
-    fn range(&mut self) -> pb::RangeRequest {
+    pub(super) fn range(&mut self) -> pb::RangeRequest {
         let key = self.key();
         let mut range = pb::RangeRequest {
             range_end: self.range_end(&key),
             key,
-            limit: self.pick(&[0, 0, 0, 1, 2, 5, 10, 1000, -1, i64::MAX]),
+            limit: self.pick(&[0, 0, 0, 1, 2, 5, 10, 1000, -1, i64::MIN, i64::MAX - 1, i64::MAX]),
             revision: self.past(),
             serializable: self.one_in(4),
             keys_only: self.one_in(4),
@@ -225,7 +234,7 @@ impl Generator {
     }
 
     /// Mostly without sort and filters, which a stream refuses.
-    fn range_for_stream(&mut self) -> pb::RangeRequest {
+    pub(super) fn range_for_stream(&mut self) -> pb::RangeRequest {
         let range = self.range();
         if self.one_in(4) {
             return range;
@@ -241,7 +250,7 @@ impl Generator {
         }
     }
 
-    fn delete(&mut self) -> pb::DeleteRangeRequest {
+    pub(super) fn delete(&mut self) -> pb::DeleteRangeRequest {
         let key = self.key();
         let range_end = if self.one_in(3) {
             self.range_end(&key)
@@ -255,7 +264,11 @@ impl Generator {
         }
     }
 
-    fn compaction(&mut self) -> pb::CompactionRequest {
+    pub(super) fn hash_kv(&mut self) -> pb::HashKvRequest {
+        pb::HashKvRequest { revision: self.past() }
+    }
+
+    pub(super) fn compaction(&mut self) -> pb::CompactionRequest {
         let between = self.random.random_range(self.compacted.max(1)..=self.revision);
         let revision = match self.below(12) {
             0 => self.pick(&[0, -1, i64::MIN, i64::MAX, self.revision + 1]),
@@ -264,7 +277,7 @@ impl Generator {
             _ => between,
         };
         pb::CompactionRequest {
-            revision,
+            revision: if self.doubled.contains(&revision) { 0 } else { revision },
             physical: self.coin(),
         }
     }
@@ -338,24 +351,56 @@ impl Generator {
         }
     }
 
-    fn txn(&mut self) -> pb::TxnRequest {
+    pub(super) fn txn(&mut self) -> pb::TxnRequest {
         let mut txn = self.any_txn();
         avoid_panics(&mut txn);
         txn
     }
 
     fn any_txn(&mut self) -> pb::TxnRequest {
-        match self.below(40) {
+        match self.below(41) {
             0 => self.wide_txn(),
             1 => {
                 let depth = self.pick(&DEPTHS);
                 let innermost = self.small_txn(0);
                 nested_txn(depth, innermost)
             }
+            // Everything at every level, still within the budget of operations.
+            40 => self.deep_txn(),
             2..8 => self.small_txn(3),
             8..14 => self.kubernetes_txn(),
             _ => self.small_txn(0),
         }
+    }
+
+    /// Compares and operations at every level, down either branch.
+    fn deep_txn(&mut self) -> pb::TxnRequest {
+        let depth = self.random.random_range(3..52);
+        let mut txn = self.small_txn(0);
+        for _ in 1..depth {
+            let inner = etcd::operation(pb::request_op::Request::RequestTxn(txn));
+            let beside = if self.one_in(8) {
+                vec![self.operation(0)]
+            } else {
+                Vec::new()
+            };
+            let compare = if self.coin() { vec![self.compare()] } else { Vec::new() };
+            let place = self.below(beside.len() + 1);
+            let mut branch = beside;
+            branch.insert(place, inner);
+            let other = if self.one_in(6) {
+                vec![self.operation(0)]
+            } else {
+                Vec::new()
+            };
+            let (success, failure) = if self.coin() { (branch, other) } else { (other, branch) };
+            txn = pb::TxnRequest {
+                compare,
+                success,
+                failure,
+            };
+        }
+        txn
     }
 
     /// As many operations or compares as allowed, or one more.
@@ -411,7 +456,7 @@ impl Generator {
         }
     }
 
-    fn lease(&mut self) -> Step {
+    pub(super) fn lease(&mut self) -> Step {
         let id = self.pick(&LEASES);
         match self.below(12) {
             0..4 => {
@@ -427,7 +472,7 @@ impl Generator {
             ),
             9 => call(etcd::LEASE_LEASES, &pb::LeaseLeasesRequest {}),
             _ => Step::KeepAlive(pb::LeaseKeepAliveRequest {
-                id: if self.one_in(6) { 0 } else { id },
+                id: if self.one_in(6) { self.pick(&[0, i64::MIN]) } else { id },
             }),
         }
     }
@@ -453,14 +498,14 @@ impl Generator {
             6 => self.revision + self.random.random_range(0..4),
             _ => self.random.random_range(self.compacted.max(1)..=self.revision),
         };
-        let filters: &[i32] = self.pick(&[&[], &[], &[], &[0], &[1], &[0, 1], &[5]]);
+        let filters: &[i32] = self.pick(&[&[], &[], &[], &[0], &[1], &[0, 1], &[5], &[-1, 1, 1]]);
         let request = pb::WatchCreateRequest {
             key,
             range_end,
             start_revision,
             filters: filters.to_vec(),
             prev_kv: self.coin(),
-            watch_id: self.pick(&[0, 0, 0, 1, 2, 7, -3, 1 << 40]),
+            watch_id: self.pick(&[0, 0, 0, 1, 2, 7, -3, -1, i64::MIN, i64::MAX, 1 << 40]),
             fragment: self.one_in(4),
             progress_notify: self.one_in(4),
         };
@@ -484,45 +529,6 @@ impl Generator {
             watch_id: self.watches[stream].remove(place),
         }
     }
-
-    fn unknown(&mut self) -> Step {
-        let method = self.pick(&[
-            "/etcdserverpb.KV/Nothing",
-            "/etcdserverpb.Nothing/Range",
-            "/nothing",
-            "/",
-            "/etcdserverpb.KV/",
-            "/etcdserverpb.KV/Range/",
-        ]);
-        Step::Framed {
-            method: method.into(),
-            body: grpc::frame(b""),
-        }
-    }
-
-    /// A request with bytes cut off, changed or added, or a frame that is wrong.
-    fn damaged(&mut self) -> Step {
-        let (method, request) = match self.below(3) {
-            0 => (etcd::PUT, self.put().encode_to_vec()),
-            1 => (etcd::DELETE_RANGE, self.delete().encode_to_vec()),
-            _ => (etcd::RANGE, self.range().encode_to_vec()),
-        };
-        let mut request = request;
-        match self.below(4) {
-            0 if !request.is_empty() => request.truncate(self.random.random_range(0..request.len())),
-            1 => request.extend((0..self.below(4) + 1).map(|_| self.random.random::<u8>())),
-            2 => request.extend([0xf8, 0x7f, 1]),
-            _ if !request.is_empty() => {
-                let place = self.below(request.len());
-                request[place] = self.random.random();
-            }
-            _ => {}
-        }
-        Step::Call {
-            method,
-            request: request.into(),
-        }
-    }
 }
 
 /// A call with a request message.
@@ -539,33 +545,6 @@ pub fn nested_txn(depth: usize, innermost: pb::TxnRequest) -> pb::TxnRequest {
         success: vec![etcd::operation(pb::request_op::Request::RequestTxn(inner))],
         ..Default::default()
     })
-}
-
-/// Changes what makes etcd 3.7.1 panic in the middle of a txn, with the entry in its log for good: a put with
-/// `ignore_value` or `ignore_lease` whose key an earlier operation of the same txn deleted. The check for duplicates
-/// lets that through when the delete is "from the key on": it takes the end `\0` as that byte, below which no key is.
-fn avoid_panics(txn: &mut pb::TxnRequest) {
-    use pb::request_op::Request;
-    let simple = |operation: &pb::RequestOp| {
-        !matches!(
-            operation.request,
-            Some(Request::RequestTxn(_) | Request::RequestDeleteRange(_))
-        )
-    };
-    if !txn.success.iter().chain(&txn.failure).all(simple) {
-        forbid_ignoring(txn);
-    }
-}
-
-fn forbid_ignoring(txn: &mut pb::TxnRequest) {
-    use pb::request_op::Request;
-    for operation in txn.success.iter_mut().chain(&mut txn.failure) {
-        match &mut operation.request {
-            Some(Request::RequestPut(put)) => (put.ignore_value, put.ignore_lease) = (false, false),
-            Some(Request::RequestTxn(txn)) => forbid_ignoring(txn),
-            _ => {}
-        }
-    }
 }
 
 /// A request in words, for a failure's report.

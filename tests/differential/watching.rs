@@ -92,6 +92,11 @@ impl Watching {
     /// Cancels a watch that exists and waits until the server says so.
     pub async fn cancel(&mut self, watch_id: i64) -> Result<(), String> {
         self.send(&etcd::cancel_watch(watch_id))?;
+        self.wait_for_end(watch_id).await
+    }
+
+    /// Waits until the server says that a watch has ended.
+    pub async fn wait_for_end(&mut self, watch_id: i64) -> Result<(), String> {
         let deadline = Instant::now() + PATIENCE;
         while !self
             .seen
