@@ -1,6 +1,7 @@
 """One unary gRPC call over a connection of its own, for the checks beside the load: as little HTTP/2 as that takes.
 
-The status of a failed call is not read, since that takes HPACK's tables: a call without a message in its answer has failed.
+The status of a failed call is not read, since that takes HPACK's tables: a call without a message in its answer has
+failed.
 """
 
 import socket
@@ -129,6 +130,12 @@ def count(address, prefix=KEYS):
     end = prefix[:-1] + bytes([prefix[-1] + 1])
     answer = call(address, "etcdserverpb.KV/Range", message(f1=prefix, f2=end, f9=True))
     return {"keys": answer.get(4, 0), "revision": fields(answer[1]).get(3, 0)}
+
+
+def revision(address):
+    """The store's revision, linearizable."""
+    answer = call(address, "etcdserverpb.KV/Range", message(f1=KEYS, f3=1))
+    return fields(answer[1]).get(3, 0)
 
 
 def hash_kv(address, revision):

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shutil
 import signal
 import socket
 import subprocess
@@ -14,7 +15,7 @@ from .machine import TARGET, Failure
 SERVER_CORE, LOAD_CORE = "0", "1"
 # The keys, and room for the history that the puts leave.
 QUOTA_BYTES = 16 << 30
-READY_SECONDS = 30
+READY_SECONDS, RESTART_SECONDS = 30, 300
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
@@ -23,21 +24,22 @@ class NotAvailable(Exception):
 
 
 class Server:
-    """One server on core 0 with a data directory of its own, named for people by `name`."""
+    """One server on core 0 with a data directory of its own in `directory`, named for people by `name`."""
 
-    def __init__(self, name, program, directory, loader=TARGET / "release/ringd-bench"):
-        self.name, self.loader = name, loader
+    def __init__(self, name, program, directory, loader=TARGET / "release/ringd-bench", peer=None):
+        self.name, self.program, self.loader = name, program, loader
         plain = "".join(letter if letter.isalnum() or letter in ".-" else "-" for letter in name)
         self.log, self.data = directory / f"{plain}.log", directory / plain
-        client, peer = free_ports(2)
+        client, listen = free_ports(2)
         self.address = f"127.0.0.1:{client}"
+        # What a member is known by: a copy of a data directory has to keep it.
+        self.peer = peer or f"http://127.0.0.1:{listen}"
         self.command = [
             "taskset", "-c", SERVER_CORE, str(program),
             "--data-dir", str(self.data), "--log-level", "warn", f"--quota-backend-bytes={QUOTA_BYTES}",
             "--listen-client-urls", f"http://{self.address}", "--advertise-client-urls", f"http://{self.address}",
-            "--listen-peer-urls", f"http://127.0.0.1:{peer}",
-            "--initial-advertise-peer-urls", f"http://127.0.0.1:{peer}",
-            "--initial-cluster", f"default=http://127.0.0.1:{peer}",
+            "--listen-peer-urls", f"http://127.0.0.1:{listen}",
+            "--initial-advertise-peer-urls", self.peer, "--initial-cluster", f"default={self.peer}",
         ]  # fmt: skip
         self.start()
 
@@ -105,12 +107,31 @@ class Server:
                     others += taken
         return {"wal_bytes": log, "store_bytes": others, "file_bytes": log + others}
 
-    def restart(self, how=signal.SIGTERM):
+    def copy(self, directory):
+        """Another server on what a kill -9 at this moment would leave, and the seconds from its start to its first
+        linearizable read. This one stands still meanwhile and goes on untouched."""
+        directory.mkdir()
+        self.process.send_signal(signal.SIGSTOP)
+        try:
+            shutil.copytree(self.data, directory / self.data.name)
+        finally:
+            self.process.send_signal(signal.SIGCONT)
+        os.sync()
+        began = time.monotonic()
+        other = Server(self.name, self.program, directory, self.loader, self.peer)
+        try:
+            other.await_ready(RESTART_SECONDS)
+        except Failure:
+            other.stop(signal.SIGKILL)
+            raise
+        return other, time.monotonic() - began
+
+    def restart(self):
         """Ends the process and starts it again; seconds from the start to the first linearizable read."""
-        self.stop(how)
+        self.stop()
         began = time.monotonic()
         self.start()
-        self.await_ready(300)
+        self.await_ready(RESTART_SECONDS)
         return time.monotonic() - began
 
     def stop(self, how=signal.SIGTERM):

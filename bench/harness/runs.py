@@ -1,0 +1,461 @@
+"""The runs: servers in turn under the same load, and the checks that the work was really done on each."""
+
+import dataclasses
+import json
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from . import grpc, scenarios, summary
+from .machine import ROOT, Failure, disk, memory_bytes
+from .server import NotAvailable, Server, settle
+
+# For the check of equal hashes: put one at a time, so that each server sees the same history.
+SAME_HISTORY_KEYS = 300
+# What a key takes beside its value in the hungriest server, to tell what fits.
+KEY_BYTES_ESTIMATE = 400
+# Copying a data directory and starting on it a few times, as planned.
+RESTARTS_SECONDS = 4
+
+
+@dataclasses.dataclass
+class Settings:
+    """How much is run; see `compare.parse`."""
+
+    form: str
+    seconds: float
+    rounds: int
+    keys: int | None
+    settle_seconds: float
+    only: tuple = ()
+
+
+class Progress:
+    """What was planned and how far it is, a line to a step on standard error."""
+
+    def __init__(self):
+        self.began, self.planned, self.done = time.monotonic(), 0.0, 0.0
+
+    def plan(self, seconds):
+        self.planned += seconds
+
+    def step(self, seconds, text):
+        self.done += seconds
+        elapsed = time.monotonic() - self.began
+        left = elapsed / self.done * max(0, self.planned - self.done)
+        share = min(100, 100 * self.done / max(self.planned, 1e-9))
+        print(f"[{share:3.0f}%, {clock(left):>6} left] {text}", file=sys.stderr, flush=True)
+
+
+def clock(seconds):
+    return f"{int(seconds) // 60}m{int(seconds) % 60:02}s"
+
+
+class Comparison:
+    """A comparison of servers as it runs; `results` is what results.json holds, written after every step."""
+
+    def __init__(self, settings, programs, loader, work, output, results):
+        self.settings, self.programs, self.loader = settings, programs, loader
+        self.work, self.output, self.results = work, output, results
+        self.progress = Progress()
+        self.servers = []
+        self.histograms = False
+        results.update({"scenarios": [], "curves": [], "sweeps": [], "checks": [], "loaded": {}, "restarts": {}})
+
+    # The whole of it.
+
+    def run(self):
+        stages = [stage for stage in scenarios.STAGES if self.wanted(stage)]
+        for stage in stages:
+            self.plan(stage)
+        full = self.settings.form == "full"
+        for stage in stages:
+            self.run_stage(stage)
+        if full and not self.settings.only:
+            for sweep in scenarios.SWEEPS:
+                self.run_sweep(sweep)
+
+    def wanted(self, thing):
+        """Whether a scenario or any of a stage is among those asked for; all are when none is named."""
+        if not self.settings.only:
+            return True
+        names = {thing.name, *(each.name for each in getattr(thing, "scenarios", ()))}
+        names |= {f"{each.name}-curve" for each in getattr(thing, "curves", ())}
+        return bool(names & set(self.settings.only))
+
+    def plan(self, stage):
+        per_run, servers = self.seconds_of_run(self.settings.seconds), len(self.programs)
+        self.progress.plan(self.fill_seconds(stage) * servers)
+        for scenario in stage.scenarios:
+            if self.is_run(stage, scenario):
+                rounds, seconds = self.extent(scenario)
+                self.progress.plan(self.seconds_of_run(seconds) * rounds * servers)
+        for curve in stage.curves:
+            self.progress.plan(per_run * len(curve.shares) * servers)
+        if stage.measures_store:
+            self.progress.plan(RESTARTS_SECONDS * servers)
+
+    def seconds_of_run(self, seconds):
+        return 1.2 * seconds + 1
+
+    def fill_seconds(self, stage):
+        return 1 + self.keys_of(stage) / 20_000
+
+    def is_run(self, stage, scenario):
+        only = self.settings.only
+        if not only or scenario.name in only or stage.name in only:
+            return True
+        # What arrives at a share of a maximum needs the maximum.
+        bases = {each.share_of for each in stage.scenarios if each.name in only}
+        bases |= {curve.of for curve in stage.curves if f"{curve.name}-curve" in only}
+        return scenario.name in bases
+
+    def extent(self, scenario):
+        """Rounds and seconds: the form's, unless the scenario has its own; a smoke run has none of its own."""
+        if self.settings.form == "quick":
+            return self.settings.rounds, self.settings.seconds
+        return scenario.rounds or self.settings.rounds, scenario.seconds or self.settings.seconds
+
+    def keys_of(self, stage):
+        if self.settings.form == "quick":
+            return stage.quick_keys
+        return min(stage.keys, self.settings.keys or stage.keys)
+
+    # Stages.
+
+    def run_stage(self, stage):
+        keys = self.keys_of(stage)
+        with self.directory() as path, self.started(path):
+            if stage.measures_store:
+                self.check_hashes(stage.value_bytes)
+            loaded = self.fill(keys, stage.value_bytes, self.fill_seconds(stage))
+            if stage.measures_store:
+                self.results["loaded"] = loaded
+                self.measure_restarts(path)
+            for scenario in stage.scenarios:
+                if self.is_run(stage, scenario):
+                    self.run_scenario(stage, scenario, keys)
+            for curve in stage.curves:
+                if not self.settings.only or f"{curve.name}-curve" in self.settings.only:
+                    self.run_curve(stage, curve, keys)
+            if stage.measures_store and self.settings.form == "full" and not self.settings.only:
+                self.measure_versions(keys, stage.value_bytes)
+
+    def directory(self):
+        return TemporaryDirectory(self.work)
+
+    def started(self, path):
+        return Started(self, path)
+
+    def fill(self, keys, value_bytes, estimate=0.0):
+        """Puts all keys once on each server; what it took, and the store's size."""
+        found = {}
+        for server in self.servers:
+            before = grpc.revision(server.address)
+            seen = server.load("fill", "--keys", keys, "--value-bytes", value_bytes, *scenarios.DEEP)
+            after = grpc.count(server.address)
+            risen = after["revision"] - before
+            self.check(f"{keys} keys put into {server.name}: the revision rose by {risen}", risen == keys)
+            self.check(f"{server.name} holds {after['keys']} of {keys} keys", after["keys"] == keys)
+            found[server.name] = {"keys": after["keys"], "fill_rate": seen["rate"]}
+            self.progress.step(estimate, f"{keys} keys into {server.name}: {seen['rate']:.0f}/s")
+        settle(self.servers, 2 * self.settings.settle_seconds)
+        for server in self.servers:
+            found[server.name].update(server.memory())
+            found[server.name].update(server.file_bytes())
+        self.save()
+        return found
+
+    def check_hashes(self, value_bytes):
+        """The same puts, one at a time: the same history, so the same HashKV."""
+        hashes = {}
+        for server in self.servers:
+            flags = ("--keys", SAME_HISTORY_KEYS, "--value-bytes", value_bytes, *scenarios.SHALLOW)
+            server.load("fill", *flags)
+            revision = grpc.revision(server.address)
+            hashes[server.name] = (revision, grpc.hash_kv(server.address, revision)["hash"])
+        said = ", ".join(f"{name}: {value:08x} at revision {at}" for name, (at, value) in hashes.items())
+        self.check(f"HashKV after the same {SAME_HISTORY_KEYS} puts: {said}", len(set(hashes.values())) == 1)
+
+    def measure_restarts(self, path):
+        for server in self.servers:
+            expected = grpc.count(server.address)
+            other, after_kill = server.copy(path / "copy")
+            try:
+                self.check(
+                    f"{server.name} has all its keys and its revision after kill -9",
+                    grpc.count(other.address) == expected,
+                )
+                times = [other.restart() for _ in range(self.settings.rounds)]
+                self.check(
+                    f"{server.name} has all its keys and its revision after a restart",
+                    grpc.count(other.address) == expected,
+                )
+            finally:
+                other.stop(signal.SIGKILL)
+                shutil.rmtree(path / "copy", ignore_errors=True)
+            found = {"restart_seconds": times, "restart_after_kill_seconds": [after_kill]}
+            self.results["restarts"][server.name] = found
+            self.progress.step(
+                RESTARTS_SECONDS, f"{server.name} restarts in {min(times):.2f} s, after kill -9 in {after_kill:.2f} s"
+            )
+        self.save()
+
+    def measure_versions(self, keys, value_bytes):
+        """Memory with more versions of each key: on the same servers after the rest would be unequal, so anew."""
+        self.stop()
+        with self.directory() as path, self.started(path):
+            for _ in range(scenarios.VERSIONS):
+                loaded = self.fill(keys, value_bytes)
+            self.results["versions"] = loaded
+
+    # Scenarios.
+
+    def run_scenario(self, stage, scenario, keys):
+        rounds, seconds = self.extent(scenario)
+        runs = {server.name: [] for server in self.servers}
+        about = {"name": scenario.name, "title": scenario.title, "stage": stage.name, "keys": keys, "runs": runs}
+        about.update({"value_bytes": stage.value_bytes, "seconds": seconds, "status": "measured"})
+        self.results["scenarios"].append(about)
+        rate = self.offered(scenario)
+        if scenario.share_of and rate is None:
+            about.update(status="not available", reason=f"{scenario.share_of} was not measured")
+            return self.skip(scenario, rounds, seconds, about)
+        flags = (*scenario.flags, *(("--rate", rate) if rate else ()))
+        about.update(offered=rate, command=command_line(scenario.command, keys, stage.value_bytes, seconds, flags))
+        try:
+            for server in self.servers_of(scenario):
+                for command, prepare in scenario.prepare:
+                    server.load(command, "--keys", keys, "--value-bytes", stage.value_bytes, *prepare)
+            for number in range(rounds):
+                for server in self.servers_of(scenario):
+                    run = self.measure(server, scenario, keys, stage.value_bytes, seconds, number, flags)
+                    runs[server.name].append(run)
+                    self.progress.step(self.seconds_of_run(seconds), f"{scenario.name}: {server.name}: {spoken(run)}")
+        except NotAvailable as lack:
+            about.update(status="not available", reason=f"not in this ringd-bench ({lack})", runs={})
+            return self.skip(scenario, rounds, seconds, about)
+        except (Failure, grpc.CallFailed) as failure:
+            about.update(status="failed", reason=str(failure))
+            self.check(f"{scenario.name}: {failure}", False)
+            self.revive()
+        self.save()
+
+    def skip(self, scenario, rounds, seconds, about):
+        weight = self.seconds_of_run(seconds) * rounds * len(self.programs)
+        self.progress.step(weight, f"{scenario.name}: {about['status']}: {about['reason']}")
+        self.save()
+
+    def servers_of(self, scenario):
+        return [server for server in self.servers if self.version(server) >= scenario.since]
+
+    def version(self, server):
+        return tuple(int(part) for part in self.results["servers"][server.name]["version"].split(".")[:2])
+
+    def offered(self, scenario):
+        """Calls a second that arrive: the share of what the first reference reached."""
+        if not scenario.share_of:
+            return None
+        base = summary.figures(self.results).get(scenario.share_of, {}).get(self.results["references"][0])
+        return max(1, round(base["rate"] * scenario.share)) if base else None
+
+    def measure(self, server, scenario, keys, value_bytes, seconds, number, flags):
+        """One run, with what it did to the server's memory; its work is checked."""
+        settle(self.servers, self.settings.settle_seconds)
+        name = f"{scenario.name}-{number + 1}"
+        flags = ("--keys", keys, "--value-bytes", value_bytes, "--seconds", seconds, "--seed", number + 1, *flags)
+        if self.histograms:
+            plain = "".join(letter if letter.isalnum() or letter in ".-" else "-" for letter in server.name)
+            flags = (*flags, "--histogram", self.output / "hdr" / f"{name}-{plain}.hdr")
+        before, resident = grpc.revision(server.address), server.memory()["rss_bytes"]
+        server.forget_peak()
+        run = server.load(scenario.command, *flags)
+        memory = server.memory()
+        risen = grpc.revision(server.address) - before
+        run["extra_memory_bytes"] = max(0, memory["peak_bytes"] - resident)
+        run["peak_bytes"] = memory["peak_bytes"]
+        done = run["calls"] > 0 and run["failed"] == 0 and risen == run["revision_rose"]
+        said = f"{run['calls']} calls, {run['failed']} failed, the revision rose by {risen}"
+        if risen != run["revision_rose"]:
+            said += f" where the load's calls make {run['revision_rose']}"
+        self.check(f"{name} on {server.name}: {said}", done)
+        return run
+
+    # Curves and sweeps.
+
+    def run_curve(self, stage, curve, keys):
+        best = summary.figures(self.results).get(curve.of, {})
+        points = {server.name: [] for server in self.servers}
+        about = {"name": curve.name, "title": curve.title, "status": "measured", "points": points}
+        self.results["curves"].append(about)
+        scenario = scenarios.Scenario(f"{curve.name}-curve", curve.title, curve.command)
+        for number, share in enumerate(curve.shares):
+            for server in self.servers:
+                weight = self.seconds_of_run(self.settings.seconds)
+                if server.name not in best:
+                    about.update(status="not available", reason=f"{curve.of} was not measured")
+                    self.progress.step(weight, f"{curve.name}-curve: {about['reason']} on {server.name}")
+                    continue
+                rate = max(1, round(best[server.name]["rate"] * share))
+                flags = (*curve.flags, "--rate", rate)
+                try:
+                    extent = (keys, stage.value_bytes, self.settings.seconds)
+                    run = self.measure(server, scenario, *extent, number, flags)
+                except NotAvailable as lack:
+                    about.update(status="not available", reason=f"not in this ringd-bench ({lack})")
+                    skipped = weight * len(self.servers) * len(curve.shares)
+                    return self.progress.step(skipped, f"{curve.name}-curve: {about['reason']}")
+                except (Failure, grpc.CallFailed) as failure:
+                    self.check(f"{curve.name}-curve at {rate}/s on {server.name}: {failure}", False)
+                    self.revive()
+                    continue
+                points[server.name].append({"offered": rate, **run})
+                self.progress.step(weight, f"{curve.name} at {rate}/s: {server.name}: {spoken(run)}")
+        self.save()
+
+    def run_sweep(self, sweep):
+        about = {"name": sweep.name, "title": sweep.title, "unit": sweep.unit, "rows": []}
+        self.results["sweeps"].append(about)
+        for value in sweep.values:
+            extent = {"keys": scenarios.SWEEP_KEYS, "value_bytes": scenarios.VALUE_BYTES, "versions": 1, **sweep.usual}
+            extent[sweep.sets] = value
+            row = {"value": value, "servers": {}}
+            about["rows"].append(row)
+            lack = self.too_large(extent)
+            if lack:
+                row["reason"] = lack
+                print(f"{sweep.name} {value}: left out: {lack}", file=sys.stderr)
+                continue
+            try:
+                self.sweep_value(sweep, extent, row)
+            except (Failure, NotAvailable, grpc.CallFailed) as failure:
+                row["reason"] = str(failure)
+                print(f"{sweep.name} {value}: {failure}", file=sys.stderr)
+            self.save()
+
+    def sweep_value(self, sweep, extent, row):
+        flags = {key: value for key, value in extent.items() if key.startswith("--")}
+        deep = {"--connections": 16, "--streams": 32} if sweep.scenarios == scenarios.BASIC else {}
+        # Large values: no more in flight than the memory of the network takes.
+        if extent["value_bytes"] >= 65_536:
+            deep = {"--connections": 4, "--streams": 2}
+        flags = [word for pair in {**deep, **flags}.items() for word in pair]
+        with self.directory() as path, self.started(path):
+            for _ in range(extent["versions"]):
+                row["servers"] = self.fill(extent["keys"], extent["value_bytes"])
+            for scenario in sweep.scenarios:
+                named = dataclasses.replace(scenario, name=f"{sweep.name}-{row['value']}-{scenario.name}")
+                for number in range(self.settings.rounds):
+                    for server in self.servers:
+                        measured = self.measure(
+                            server, named, extent["keys"], extent["value_bytes"], self.settings.seconds, number, flags
+                        )
+                        row["servers"][server.name].setdefault("runs", {}).setdefault(scenario.name, []).append(
+                            measured
+                        )
+                        text = f"{sweep.title}, {row['value']}: {scenario.name}: {server.name}: {spoken(measured)}"
+                        print(text, file=sys.stderr)
+
+    def too_large(self, extent):
+        """Why a point of a sweep does not fit this machine; None when it does."""
+        bytes_each = extent["keys"] * (KEY_BYTES_ESTIMATE + extent["value_bytes"] * (1 + extent["versions"]))
+        needed = bytes_each * len(self.programs)
+        available = memory_bytes()[1]
+        if needed > 0.8 * available:
+            return f"about {needed >> 20} MiB of memory needed, {available >> 20} MiB available"
+        free = disk(self.work)["free_bytes"]
+        if 3 * needed > free:
+            return f"about {3 * needed >> 20} MiB of disk needed, {free >> 20} MiB free"
+        return None
+
+    # Housekeeping.
+
+    def check(self, text, holds):
+        self.results["checks"].append({"check": text, "holds": bool(holds)})
+        if not holds:
+            print(f"CHECK FAILED: {text}", file=sys.stderr, flush=True)
+
+    def revive(self):
+        """After a failed run the others go on; a server that is gone ends the stage."""
+        for server in self.servers:
+            if server.process.poll() is not None:
+                raise Failure(f"{server.name} has ended; its log ends with:\n{server.log_end()}")
+
+    def stop(self):
+        for server in self.servers:
+            server.stop()
+        self.servers = []
+
+    def save(self):
+        partial = self.output / "results.json.partial"
+        partial.write_text(json.dumps(self.results, indent=1))
+        partial.rename(self.output / "results.json")
+
+
+class TemporaryDirectory(tempfile.TemporaryDirectory):
+    """On the disk of the build, not in /tmp, which is memory on many machines."""
+
+    def __init__(self, work):
+        super().__init__(prefix="compare-", dir=work, ignore_cleanup_errors=True)
+
+    def __enter__(self):
+        return Path(super().__enter__())
+
+
+class Started:
+    """All servers, started and serving; stopped at the end."""
+
+    def __init__(self, comparison, path):
+        self.comparison, self.path = comparison, path
+
+    def __enter__(self):
+        comparison = self.comparison
+        for name, program in comparison.programs.items():
+            comparison.servers.append(Server(name, program, self.path, comparison.loader))
+            about = comparison.results["servers"].setdefault(name, {})
+            about.setdefault("command", relative(" ".join(comparison.servers[-1].command), self.path))
+            try:
+                comparison.servers[-1].await_ready()
+            except Failure:
+                comparison.stop()
+                raise
+
+    def __exit__(self, *_):
+        self.comparison.stop()
+
+
+def relative(text, *paths):
+    """A command line without this machine's paths."""
+    for path in paths:
+        text = text.replace(str(path), "DIRECTORY")
+    return text.replace(f"{ROOT}/", "")
+
+
+def command_line(command, keys, value_bytes, seconds, flags):
+    words = [command, "--keys", keys, "--value-bytes", value_bytes, "--seconds", seconds, *flags]
+    return " ".join(["ringd-bench", *map(str, words)])
+
+
+def spoken(run):
+    run = summary.derive(run)
+    p99 = f", p99 {run['p99_us'] / 1000:.2f} ms" if run.get("p99_us") else ""
+    if "event_rate" in run:
+        return f"{run['event_rate']:.0f} events/s{p99}"
+    cpu = f", {run['server_cpu_us']:.1f} µs CPU each" if run.get("server_cpu_us") else ""
+    return f"{run['rate']:.0f}/s{p99}{cpu}"
+
+
+def probe(name, program, work, loader):
+    """The etcd version that a program says it is, after seeing that it starts and serves."""
+    with TemporaryDirectory(work) as path:
+        server = Server(name, program, path, loader)
+        try:
+            server.await_ready()
+            return grpc.status(server.address)["version"]
+        except grpc.CallFailed as failure:
+            raise Failure(f"{program}: {failure}") from failure
+        finally:
+            server.stop(signal.SIGKILL)

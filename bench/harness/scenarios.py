@@ -1,0 +1,262 @@
+"""What is run, on whom, and what is aimed at: tables, so that a scenario is a row.
+
+A scenario names what the load generator is asked (`ringd-bench COMMAND FLAGS`). One that the load generator at hand
+does not know, or whose flag it lacks, is reported as not available; nothing else depends on it.
+"""
+
+from dataclasses import dataclass, field
+
+VALUE_BYTES = 256
+DEEP = ("--connections", 16, "--streams", 32)
+SHALLOW = ("--connections", 1, "--streams", 1)
+# Of its maximum in closed loop, what the first reference can carry steadily when calls arrive on a schedule.
+STEADY_SHARE = 0.9
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A ratio of ringd's figure to the reference's: at least or at most that much, one of the two."""
+
+    metric: str
+    at_least: float | None = None
+    at_most: float | None = None
+    # What else than a scenario's run it is judged by, for people.
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One row. `share` fixes the arrivals at that share of the first reference's rate in the scenario `share_of`."""
+
+    name: str
+    title: str
+    command: str
+    flags: tuple = DEEP
+    goals: tuple = ()
+    # Runs of the load generator that come first, once on each server: (command, flags).
+    prepare: tuple = ()
+    # The etcd version that the call came with.
+    since: tuple = (0,)
+    share_of: str | None = None
+    share: float = 0.0
+    # Instead of the form's.
+    seconds: float | None = None
+    rounds: int | None = None
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Open loop at growing shares of each server's own maximum, which is its rate in the scenario `of`."""
+
+    name: str
+    title: str
+    of: str
+    command: str
+    flags: tuple = DEEP
+    shares: tuple = (0.25, 0.5, 0.75, 0.9, 1.0)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Servers started anew, filled with the same keys, and what is run on them in turn."""
+
+    name: str
+    title: str
+    keys: int
+    value_bytes: int
+    quick_keys: int
+    scenarios: tuple
+    curves: tuple = ()
+    # The stage that memory, file size and restart are taken from.
+    measures_store: bool = False
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """One dimension, the others as usual; each value on fresh servers."""
+
+    name: str
+    title: str
+    unit: str
+    values: tuple
+    # What a value changes: `keys`, `value_bytes`, `versions`, or a flag of the load.
+    sets: str
+    scenarios: tuple
+    usual: dict = field(default_factory=dict)
+
+
+PUT = Scenario(
+    "put",
+    "Durable puts, 512 in flight",
+    "put",
+    goals=(Goal("rate", at_least=12), Goal("server_cpu_us", at_most=1 / 15)),
+)
+GET = Scenario(
+    "get",
+    "Linearizable gets, 512 in flight",
+    "get",
+    goals=(Goal("rate", at_least=12), Goal("server_cpu_us", at_most=1 / 15)),
+)
+WATCH_GOALS = (Goal("event_rate", at_least=10), Goal("p99_us", at_most=1 / 10))
+
+POINTS = Stage(
+    "points",
+    "Puts, gets and transactions",
+    keys=1_000_000,
+    value_bytes=VALUE_BYTES,
+    quick_keys=5_000,
+    measures_store=True,
+    scenarios=(
+        PUT,
+        GET,
+        Scenario(
+            "get-serializable",
+            "Serializable gets, 512 in flight",
+            "get",
+            (*DEEP, "--consistency", "s"),
+            goals=(Goal("rate", at_least=12), Goal("server_cpu_us", at_most=1 / 15)),
+        ),
+        Scenario(
+            "mixed",
+            "Half puts, half linearizable gets",
+            "mixed",
+            (*DEEP, "--read-share", 50),
+            goals=(Goal("rate", at_least=8),),
+        ),
+        Scenario("txn-put", "Transactions of one put", "txn-put"),
+        Scenario("txn-mixed", "Half transactions that put, half that get", "txn-mixed", (*DEEP, "--read-share", 50)),
+        Scenario("put-1", "Durable puts, one at a time", "put", SHALLOW, goals=(Goal("p50_us", at_most=1),)),
+        Scenario("get-1", "Linearizable gets, one at a time", "get", SHALLOW, goals=(Goal("p50_us", at_most=1),)),
+        Scenario(
+            "put-same-load",
+            "Durable puts arriving at the most that etcd carries",
+            "put",
+            share_of="put",
+            share=STEADY_SHARE,
+            goals=(
+                Goal("p50_us", at_most=1 / 6),
+                Goal("p90_us", at_most=1 / 20),
+                Goal("p99_us", at_most=1 / 4),
+            ),
+        ),
+        Scenario("put-long", "Durable puts, 512 in flight, over a longer time", "put", seconds=20, rounds=1),
+    ),
+    curves=(
+        Curve("put", "Durable puts arriving on a schedule", "put", "put"),
+        Curve("get", "Linearizable gets arriving on a schedule", "get", "get"),
+    ),
+)
+
+LISTS = Stage(
+    "lists",
+    "Lists",
+    keys=100_000,
+    value_bytes=1024,
+    quick_keys=2_000,
+    scenarios=(
+        Scenario(
+            "list",
+            "Lists of all keys in one Range",
+            "range",
+            SHALLOW,
+            goals=(Goal("byte_rate", at_least=5), Goal("extra_memory_bytes", at_most=1 / 20)),
+        ),
+        Scenario(
+            "list-pages", "Lists in pages of 500 keys", "range", ("--connections", 4, "--streams", 1, "--limit", 500)
+        ),
+        Scenario(
+            "list-stream",
+            "Lists of all keys in one RangeStream",
+            "range",
+            (*SHALLOW, "--stream", 1),
+            since=(3, 7),
+            goals=(Goal("byte_rate", at_least=5), Goal("extra_memory_bytes", at_most=1 / 20)),
+        ),
+    ),
+)
+
+WATCHES = Stage(
+    "watches",
+    "Watches, leases and Kubernetes",
+    keys=10_000,
+    value_bytes=VALUE_BYTES,
+    quick_keys=1_000,
+    scenarios=(
+        Scenario("watch", "One write to 1 000 watchers", "watch", ("--watchers", 1_000), goals=WATCH_GOALS),
+        Scenario("watch-10k", "One write to 10 000 watchers", "watch", ("--watchers", 10_000), goals=WATCH_GOALS),
+        Scenario("watch-latency", "From a put to its event, 1 000 watchers", "watch-latency", ("--watchers", 1_000)),
+        Scenario("lease-grant", "Leases granted", "lease-grant"),
+        Scenario(
+            "lease-revoke", "Leases granted, a key attached, revoked", "lease-revoke", goals=(Goal("rate", at_least=5),)
+        ),
+        Scenario("lease-keepalive", "Leases kept alive", "lease-keepalive", goals=(Goal("rate", at_least=10),)),
+        Scenario("heartbeats", "Kubernetes nodes' heartbeats", "heartbeats"),
+        Scenario("churn", "Kubernetes pods' churn", "churn", goals=(Goal("rate", at_least=8),)),
+    ),
+)
+
+STAGES = (POINTS, LISTS, WATCHES)
+
+# Of the stage that measures the store.
+LOADED_GOALS = (
+    Goal("rss_bytes", at_most=1 / 2, title="memory with the keys loaded"),
+    Goal("restart_seconds", at_most=1 / 5, title="restart with the keys loaded"),
+)
+VERSIONS = 5
+VERSIONS_GOAL = Goal("rss_bytes", at_most=1 / 3, title="memory with five versions of each key")
+# One client, one at a time: what may come on top of the same write issued alone on the same disk.
+ALONE_EXTRA_US = 60
+
+BASIC = (PUT, GET)
+SWEEPS = (
+    Sweep("keys", "Keys", "keys", (1_000, 10_000, 100_000, 1_000_000, 10_000_000), "keys", BASIC),
+    Sweep(
+        "value",
+        "Size of a value",
+        "bytes",
+        (64, 256, 1024, 4096, 16_000, 65_536, 262_144, 1_048_576),
+        "value_bytes",
+        BASIC,
+        {"keys": 2_000},
+    ),
+    Sweep(
+        "clients",
+        "Connections, one call in flight on each",
+        "connections",
+        (1, 10, 100, 1_000, 10_000),
+        "--connections",
+        BASIC,
+        {"--streams": 1},
+    ),
+    Sweep(
+        "watchers",
+        "Watchers of one key",
+        "watchers",
+        (1, 10, 100, 1_000, 10_000, 100_000),
+        "--watchers",
+        (Scenario("watch", "One write to all watchers", "watch", ()),),
+        {"keys": 1_000},
+    ),
+    Sweep("history", "Versions of each key", "versions", (1, 5, 20), "versions", BASIC, {"keys": 100_000}),
+)
+SWEEP_KEYS = 100_000
+
+# For people: what a figure is called, its unit, and whether more is better.
+METRICS = {
+    "rate": ("calls per second", "/s", True),
+    "event_rate": ("events per second", "/s", True),
+    "byte_rate": ("bytes per second", "B/s", True),
+    "server_cpu_us": ("server CPU per call", "µs", False),
+    "p50_us": ("p50", "µs", False),
+    "p90_us": ("p90", "µs", False),
+    "p99_us": ("p99", "µs", False),
+    "p999_us": ("p99.9", "µs", False),
+    "max_us": ("longest", "µs", False),
+    "client_cpu_us": ("load's CPU per call", "µs", False),
+    "extra_memory_bytes": ("peak memory on top", "B", False),
+    "rss_bytes": ("resident memory", "B", False),
+    "file_bytes": ("data directory", "B", False),
+    "fill_rate": ("keys loaded per second", "/s", True),
+    "restart_seconds": ("restart", "s", False),
+    "restart_after_kill_seconds": ("restart after kill -9", "s", False),
+}
