@@ -9,7 +9,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Flags that are read and whose absence from README's list is on purpose.
-const ELSEWHERE: &[&str] = &["config-file", "cores", "memory-budget", "initial-cluster-state"];
+const ELSEWHERE: &[&str] = &[
+    "config-file",
+    "cores",
+    "memory-budget",
+    "initial-cluster-state",
+    "wal-writer",
+];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -10,6 +10,7 @@ use super::method::Method;
 use super::service::Api;
 use crate::grpc::Code;
 use crate::metrics::{CoreMetrics, Registry};
+use crate::mvcc::watch::{Counters, Hub};
 use std::time::Duration;
 
 /// A call that ended in this turn.
@@ -40,6 +41,45 @@ impl Api {
         self.own_metrics().sent_bytes.add(length as u64);
     }
 
+    /// A call began.
+    pub(super) fn count_started(&self, method: Method) {
+        self.own_metrics().methods[method as usize].started.add(1);
+    }
+
+    /// The watches are what they are now.
+    pub(super) fn count_watches(&self, hub: &Hub) {
+        let metrics = self.own_metrics();
+        let (streams, watches, lagging) = hub.sizes();
+        metrics.watch_streams.set(streams as u64);
+        metrics.watches.set(watches as u64);
+        metrics.slow_watches.set(lagging as u64);
+        metrics.events.set(hub.counters().events);
+        metrics.pending_events.set(hub.pending_events() as u64);
+    }
+
+    /// The hub sent messages for a time; `before` is what it had sent until then. Reading the clock for every message
+    /// would cost more than most of them: each gets an equal part of the time.
+    pub(super) fn count_watch_sends(&self, hub: &Hub, before: Counters, time: Duration) {
+        let after = hub.counters();
+        let messages = after.messages - before.messages;
+        if messages == 0 {
+            return;
+        }
+        let sends = &self.own_metrics().watch_sends;
+        let share = |count: u64| u32::try_from(count).map_or(Duration::ZERO, |count| time / count);
+        let with_events = after.event_messages - before.event_messages;
+        let notifications = after.notifications - before.notifications;
+        let each = share(messages);
+        sends.control.observe(each, messages - with_events - notifications);
+        sends.progress.observe(each, notifications);
+        if with_events > 0 {
+            sends.events.observe(each, with_events);
+            let events = after.events - before.events;
+            let per_event = each.mul_f64(with_events as f64 / events as f64);
+            sends.per_event.observe(per_event, with_events);
+        }
+    }
+
     /// A message of a stream was sent.
     pub(super) fn count_streamed(&self, method: Method, length: usize) {
         self.own_metrics().methods[method as usize].sent.add(1);
@@ -68,11 +108,17 @@ impl Api {
             metrics.handled[code as usize].add(1);
             // The end of what a caller sends counts as a message.
             metrics.received.add(u64::from(method.streams_requests()));
+            let time = now.saturating_sub(received_at);
+            match method {
+                Method::Range | Method::RangeStream => core.range_times[usize::from(code == Code::Ok)].observe(time, 1),
+                Method::HashKv => core.hash_kv_times.observe(time, 1),
+                Method::Hash => core.hash_times.observe(time, 1),
+                _ => {}
+            }
             if method.streams_responses() {
                 continue;
             }
             metrics.sent.add(1);
-            let time = now.saturating_sub(received_at);
             if code == Code::Ok {
                 metrics.succeeded.observe(time);
             } else {

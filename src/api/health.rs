@@ -92,6 +92,11 @@ impl Check {
         self != Check::SerializableRead
     }
 
+    /// Whether etcd makes it by a range.
+    pub fn reads(self) -> bool {
+        matches!(self, Check::SerializableRead | Check::LinearizableRead)
+    }
+
     /// Makes the check for the member `own` whose state is `status`.
     pub fn run(self, own: u64, status: Result<&Status, Failure>) -> Result<(), String> {
         if self == Check::SerializableRead {

@@ -1,4 +1,4 @@
-//! Plain HTTP on the client and metrics listeners: which path is what, and how answers look (`etcd-surface` 1.5).
+//! Plain HTTP on the client, metrics and peer listeners: which path is what, and how answers look (`etcd-surface` 1.5).
 //!
 //! Paths are matched as Go's `ServeMux` does it: an unclean path is redirected to the clean one, an unknown one gets
 //! its
@@ -6,6 +6,7 @@
 
 use super::health::{self, Check, Failure, Kind};
 use super::maintenance::StatusFor;
+use super::peer;
 use super::service::{Api, Waiting};
 use crate::grpc::Status;
 use crate::http::date::Civil;
@@ -23,6 +24,8 @@ pub enum Offer {
     Client,
     /// `/metrics` and health alone.
     Metrics,
+    /// What peers ask each other: `/version` and `/members` so far.
+    Peer,
 }
 
 /// What is answered when the member's state is known.
@@ -32,6 +35,8 @@ pub(super) enum Page {
     Metrics,
     /// `/version`.
     Version,
+    /// `/members`.
+    Members,
     /// `/health`, leaving alarms of these names out.
     Health { excluded: Vec<String>, serializable: bool },
     /// `/livez`, `/readyz` and the paths of single checks.
@@ -75,7 +80,7 @@ impl Response {
         Response::new(status, TEXT, body).with("X-Content-Type-Options", "nosniff")
     }
 
-    fn with(mut self, name: &'static str, value: impl Into<Cow<'static, str>>) -> Response {
+    pub fn with(mut self, name: &'static str, value: impl Into<Cow<'static, str>>) -> Response {
         self.fields.push((name, value.into()));
         self
     }
@@ -93,6 +98,9 @@ const CORS: [(&str, &str); 3] = [
     ("Access-Control-Allow-Methods", "POST, GET, OPTIONS, PUT, DELETE"),
     ("Access-Control-Allow-Origin", "*"),
 ];
+
+/// etcd makes sure by reading; what stands for that read here is counted like it.
+const HEALTH_RANGES: u64 = 1;
 
 /// Where a request leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,17 +132,21 @@ impl Api {
         let Asked { exchange, offer, page } = asked;
         let response = match (page, status) {
             (Page::Metrics, status) => {
+                let page = self.metrics_page(status.ok());
+                // As with etcd, a page does not count itself.
                 self.own_metrics().scrapes.add(1);
-                Response::new(200, METRICS, self.metrics_page(status.ok()))
+                Response::new(200, METRICS, page)
             }
             (Page::Version, Ok(status)) => self.version(status),
-            (Page::Version, Err(error)) => Response::error(503, &error.message),
+            (Page::Members, Ok(status)) => peer::members(self.settings.identity.cluster_id, &status.members),
+            (Page::Version | Page::Members, Err(error)) => Response::error(503, &error.message),
             (Page::Health { excluded, serializable }, status) => {
                 let problem = match status {
                     Ok(status) => health::problem(status, &excluded, serializable),
                     Err(error) => Some(format!("RANGE ERROR:{}", error.message)),
                 };
                 let metrics = self.own_metrics();
+                metrics.ranges.add(HEALTH_RANGES);
                 if problem.is_some() {
                     &metrics.unhealthy
                 } else {
@@ -161,8 +173,9 @@ impl Api {
         let results = checks.iter().map(|check| (*check, check.run(own, status)));
         let results: Vec<_> = results.collect();
         for (check, result) in &results {
-            self.own_metrics()
-                .count_check(health::check_number(kind, *check), result.is_ok());
+            let metrics = self.own_metrics();
+            metrics.count_check(health::check_number(kind, *check), result.is_ok());
+            metrics.ranges.add(if check.reads() { HEALTH_RANGES } else { 0 });
         }
         health::checked(kind, &results, verbose)
     }
@@ -204,8 +217,10 @@ fn route(offer: Offer, request: &http1::Request) -> Route {
     }
     let query = Query::parse(request.query());
     let page = match path.as_str() {
+        "/version" if offer != Offer::Metrics => Page::Version,
+        "/members" if offer == Offer::Peer => Page::Members,
+        _ if offer == Offer::Peer => return Route::Answer(Response::error(404, "404 page not found")),
         "/metrics" => return Route::Page(Page::Metrics),
-        "/version" if offer == Offer::Client => Page::Version,
         "/health" => Page::Health {
             excluded: query.all("exclude"),
             serializable: query.first("serializable") == Some("true"),

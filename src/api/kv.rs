@@ -6,6 +6,7 @@ use super::records::Records;
 use super::service::{Api, Caller, Waiting, WriteRequest};
 use crate::grpc::Status;
 use crate::limits::API_DIRECT_ROWS;
+use crate::mvcc::readers::Hold;
 use crate::mvcc::record::{put_varint, varint_length};
 use crate::mvcc::view::View;
 use crate::net::Net;
@@ -209,6 +210,7 @@ impl Api {
         payload: WriteRequest,
         outcome: Outcome,
         view: &View,
+        hold: Option<Hold>,
     ) {
         let answer = match outcome.answer {
             Ok(answer) => answer,
@@ -222,7 +224,7 @@ impl Api {
                 self.answer(net, caller, &response.unwrap_or_default());
             }
             (answer @ (Answer::Put(_) | Answer::Delete(_) | Answer::Txn(_)), payload) => {
-                self.show(net, caller, payload, answer, view);
+                self.show(net, caller, payload, answer, view, hold);
             }
             (Answer::Compaction, _) => {
                 self.answer(
@@ -272,8 +274,16 @@ impl Api {
         }
     }
 
-    /// Shows records: at once when all are in the window, else by a task.
-    fn show(&mut self, net: &mut Net, caller: Caller, payload: WriteRequest, answer: Answer, view: &View) {
+    /// Shows records: at once when all are in the window, else by a task, which takes the hold over.
+    fn show(
+        &mut self,
+        net: &mut Net,
+        caller: Caller,
+        payload: WriteRequest,
+        answer: Answer,
+        view: &View,
+        hold: Option<Hold>,
+    ) {
         let identity = self.settings.identity;
         let index = self.index.clone();
         let records = Records::resident(view);
@@ -282,7 +292,7 @@ impl Api {
                 let _ = net.reply(caller.call, bytes.len(), |out| out.extend_from_slice(&bytes));
                 self.finished(caller, bytes.len());
             }
-            Err(missing) => self.spawn_show(caller, payload, answer, view.clone(), missing),
+            Err(missing) => self.spawn_show(caller, payload, answer, view.clone(), hold, missing),
         }
     }
 }

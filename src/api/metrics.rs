@@ -4,53 +4,19 @@
 //! tells of the process. A series whose occasion does not exist here is there and 0, as in an etcd that never had it.
 //! `ringd_request_duration_seconds` is ours: etcd's histogram of the same begins at a millisecond.
 
+mod process;
+mod unused;
+mod watching;
+
 use super::health::{self, Kind as Checks};
 use super::method::Method;
 use super::service::Api;
 use crate::metrics::Kind::{Counter, Gauge, Histogram};
-use crate::metrics::{self, CODES, CoreMetrics, LatencySum, MethodMetrics, Process, Registry, Text};
+use crate::metrics::{self, CODES, CoreMetrics, LatencySum, MethodMetrics, Registry, SharedHistogram, Text};
 use crate::mvcc::interval::RangeEnd;
 use crate::raft::messages::Status;
+use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
-
-/// Counters and gauges of what a single member never does, or of what etcd has and ringd has not.
-const ZERO: &[(&str, metrics::Kind, &str)] = &[
-    (
-        "etcd_disk_defrag_inflight",
-        Gauge,
-        "Whether a defragmentation is under way: never, they do not block.",
-    ),
-    (
-        "etcd_server_heartbeat_send_failures_total",
-        Counter,
-        "Heartbeats that could not be sent in time.",
-    ),
-    (
-        "etcd_server_learner_promote_successes",
-        Counter,
-        "Learners promoted by this leader.",
-    ),
-    (
-        "etcd_server_read_indexes_failed_total",
-        Counter,
-        "Read index requests that failed.",
-    ),
-    (
-        "etcd_server_slow_read_indexes_total",
-        Counter,
-        "Read index requests that were slow.",
-    ),
-    (
-        "etcd_server_slow_apply_total",
-        Counter,
-        "Entries that were slow to apply.",
-    ),
-    (
-        "etcd_server_snapshot_apply_in_progress_total",
-        Gauge,
-        "Whether a snapshot is being installed.",
-    ),
-];
 
 /// The type of a method as `grpc_prometheus` names it.
 fn grpc_type(method: Method) -> &'static str {
@@ -83,18 +49,19 @@ impl Api {
             put_raft(&mut text, status);
             put_operations(&mut text, status, registry);
             self.put_store(&mut text, status);
+            put_compactions(&mut text, status);
             put_disk(&mut text, status);
             put_leases(&mut text, status);
         }
         self.put_versions(&mut text);
-        for (name, kind, help) in ZERO {
-            text.single(name, *kind, help, 0.0);
-        }
-        put_watches(&mut text, registry);
+        unused::put(&mut text);
+        watching::put(&mut text, registry);
         put_health(&mut text, registry);
         put_requests(&mut text, registry);
+        put_reads(&mut text, registry);
+        put_clients(&mut text, registry);
         put_grpc(&mut text, registry);
-        put_process(&mut text, registry);
+        process::put(&mut text, registry);
         text.finish()
     }
 
@@ -285,6 +252,13 @@ fn put_numbers(text: &mut Text, numbers: &[(&'static str, metrics::Kind, &str, f
     }
 }
 
+fn put_compactions(text: &mut Text, status: &Status) {
+    let help = "Times from a compaction's first piece of work to its end.";
+    let name = "etcd_debugging_mvcc_db_compaction_total_duration_milliseconds";
+    text.family(name, Histogram, help);
+    text.histogram(&[], &status.counters.compactions_ms.buckets());
+}
+
 fn put_disk(text: &mut Text, status: &Status) {
     let counters = &status.counters;
     let written = counters.log_bytes as f64;
@@ -335,57 +309,6 @@ fn put_leases(text: &mut Text, status: &Status) {
         "What leases are granted for, in seconds.",
     );
     text.histogram(&[], &counters.lease_ttls.buckets());
-}
-
-fn put_watches(text: &mut Text, registry: &Registry) {
-    let sum = |cell: fn(&CoreMetrics) -> &metrics::Cell| registry.cores().map(|core| cell(core).get()).sum::<u64>();
-    let numbers = [
-        (
-            "etcd_debugging_mvcc_watch_stream_total",
-            Gauge,
-            "Watch streams open.",
-            sum(|core| &core.watch_streams),
-        ),
-        (
-            "etcd_debugging_mvcc_watcher_total",
-            Gauge,
-            "Watches there are.",
-            sum(|core| &core.watches),
-        ),
-        (
-            "etcd_debugging_mvcc_slow_watcher_total",
-            Gauge,
-            "Watches that lag behind.",
-            sum(|core| &core.slow_watches),
-        ),
-        (
-            "etcd_debugging_mvcc_events_total",
-            Counter,
-            "Events sent to watches.",
-            sum(|core| &core.events),
-        ),
-        (
-            "etcd_debugging_mvcc_pending_events_total",
-            Gauge,
-            "Events that wait to be sent.",
-            sum(|core| &core.pending_events),
-        ),
-        (
-            "etcd_network_client_grpc_received_bytes_total",
-            Counter,
-            "Bytes of gRPC messages received.",
-            sum(|core| &core.received_bytes),
-        ),
-        (
-            "etcd_network_client_grpc_sent_bytes_total",
-            Counter,
-            "Bytes of gRPC messages sent.",
-            sum(|core| &core.sent_bytes),
-        ),
-    ];
-    for (name, kind, help, value) in numbers {
-        text.single(name, kind, help, value as f64);
-    }
 }
 
 fn put_health(text: &mut Text, registry: &Registry) {
@@ -456,6 +379,66 @@ fn put_requests(text: &mut Text, registry: &Registry) {
     }
 }
 
+/// What reads took, and how many are under way.
+fn put_reads(text: &mut Text, registry: &Registry) {
+    let help = "Times from the receipt of a range to its answer.";
+    text.family("etcd_server_range_duration_seconds", Histogram, help);
+    for (number, success) in [(0, "false"), (1, "true")] {
+        let times = SharedHistogram::sum(registry.cores().map(|core| &core.range_times[number]));
+        if let Some(times) = times.filter(|times| times.count > 0) {
+            text.histogram(&[("success", success)], &times);
+        }
+    }
+    let hashes: [(&str, &str, fn(&CoreMetrics) -> &SharedHistogram); 2] = [
+        ("etcd_mvcc_hash_duration_seconds", "Times of Hash.", |core| {
+            &core.hash_times
+        }),
+        ("etcd_mvcc_hash_rev_duration_seconds", "Times of HashKV.", |core| {
+            &core.hash_kv_times
+        }),
+    ];
+    for (name, help, of) in hashes {
+        put_times(text, registry, name, help, of);
+    }
+    text.single(
+        "etcd_mvcc_db_open_read_transactions",
+        Gauge,
+        "Long reads under way, each on a state of its own.",
+        registry.sum(|core| &core.long_reads) as f64,
+    );
+}
+
+/// A histogram of all cores' times.
+fn put_times(
+    text: &mut Text,
+    registry: &Registry,
+    name: &'static str,
+    help: &str,
+    of: fn(&CoreMetrics) -> &SharedHistogram,
+) {
+    text.family(name, Histogram, help);
+    if let Some(times) = SharedHistogram::sum(registry.cores().map(of)) {
+        text.histogram(&[], &times);
+    }
+}
+
+fn put_clients(text: &mut Text, registry: &Registry) {
+    let mut sums: BTreeMap<&str, [u64; 2]> = BTreeMap::new();
+    for (version, requests) in registry.cores().flat_map(|core| core.clients.iter()) {
+        let sum = sums.entry(version).or_default();
+        (sum[0], sum[1]) = (sum[0] + requests[0], sum[1] + requests[1]);
+    }
+    let help = "Requests, by the API version of their client.";
+    text.family("etcd_server_client_requests_total", Counter, help);
+    for (version, requests) in sums {
+        for (kind, count) in ["unary", "stream"].into_iter().zip(requests) {
+            if count > 0 {
+                text.series(&[("client_api_version", version), ("type", kind)], count as f64);
+            }
+        }
+    }
+}
+
 fn put_grpc(text: &mut Text, registry: &Registry) {
     let sum = |method: Method, cell: &dyn Fn(&MethodMetrics) -> u64| {
         registry
@@ -497,54 +480,6 @@ fn put_grpc(text: &mut Text, registry: &Registry) {
             text.series(&labels(*method), sum(*method, &cell));
         }
     }
-}
-
-fn put_process(text: &mut Text, registry: &Registry) {
-    let process = Process::read();
-    let descriptors = process.descriptors as f64;
-    let numbers = [
-        ("os_fd_limit", Gauge, "Most file descriptors.", process.descriptors_max),
-        ("os_fd_used", Gauge, "File descriptors open.", descriptors),
-        ("process_cpu_seconds_total", Counter, "CPU time used.", process.cpu_s),
-        (
-            "process_max_fds",
-            Gauge,
-            "Most file descriptors.",
-            process.descriptors_max,
-        ),
-        ("process_open_fds", Gauge, "File descriptors open.", descriptors),
-        (
-            "process_resident_memory_bytes",
-            Gauge,
-            "Resident memory.",
-            process.resident_bytes as f64,
-        ),
-        (
-            "process_start_time_seconds",
-            Gauge,
-            "When the process started, since 1970.",
-            process.started_s,
-        ),
-        (
-            "process_virtual_memory_bytes",
-            Gauge,
-            "Address space.",
-            process.virtual_bytes as f64,
-        ),
-        (
-            "process_virtual_memory_max_bytes",
-            Gauge,
-            "Most address space.",
-            process.virtual_max_bytes,
-        ),
-    ];
-    put_numbers(text, &numbers);
-    text.family(
-        "promhttp_metric_handler_requests_total",
-        Counter,
-        "Scrapes, by HTTP status.",
-    );
-    text.series(&[("code", "200")], registry.sum(|core| &core.scrapes) as f64);
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ mod maintenance;
 pub mod memory;
 pub mod method;
 mod metrics;
+mod peer;
 pub mod records;
 mod service;
 mod tasks;

@@ -244,8 +244,13 @@ impl Api {
         }
         let (_, waiting, _) = self.waiting.remove(key);
         match (reply, waiting) {
-            (Reply::Applied { outcome, view, .. }, Waiting::Write { caller, payload }) => {
-                self.applied(net, caller, payload, outcome, &view);
+            (
+                Reply::Applied {
+                    outcome, view, hold, ..
+                },
+                Waiting::Write { caller, payload },
+            ) => {
+                self.applied(net, caller, payload, outcome, &view, hold);
             }
             (Reply::Renewed { ttl_s, .. }, Waiting::KeepAlive { caller, id }) => self.renewed(net, caller, id, ttl_s),
             (Reply::TimeToLive { lease, .. }, Waiting::TimeToLive { caller, id }) => {
@@ -301,6 +306,7 @@ impl Api {
     /// Notes a read in slices at a main revision: compaction keeps what it needs.
     pub(super) fn begin_reading(&mut self, at_main: i64) {
         *self.reading.entry(at_main).or_default() += 1;
+        self.own_metrics().long_reads.add(1);
         self.publish_reading();
     }
 
@@ -308,6 +314,7 @@ impl Api {
     pub(super) fn end_reading(&mut self, at_main: i64) {
         if let Some(count) = self.reading.get_mut(&at_main) {
             *count -= 1;
+            self.settings.metrics.core(self.core).long_reads.subtract(1);
             if *count == 0 {
                 self.reading.remove(&at_main);
             }
@@ -388,8 +395,12 @@ impl Service for Api {
             return Head::Refused(status);
         }
         let version = request.metadata().get("client-api-version");
-        match version.is_none_or(|version| std::str::from_utf8(&version).is_ok()) {
-            true => Head::Known(method),
+        match version.as_ref().is_none_or(|version| std::str::from_utf8(version).is_ok()) {
+            true => {
+                let clients = &self.own_metrics().clients;
+                clients.count(version.as_deref(), !method.is_unary());
+                Head::Known(method)
+            }
             false if method.is_unary() => Head::UnknownVersion(method),
             false => Head::Refused(error::unknown_version()),
         }
@@ -411,10 +422,9 @@ impl Service for Api {
                     held: None,
                     has_version,
                 }) as u64;
-                self.own_metrics().methods[method as usize].started.add(1);
+                self.count_started(method);
                 if method == Method::Watch {
                     self.watch_started(net, Caller { call, tag });
-                    self.own_metrics().watch_streams.add(1);
                 }
                 return tag;
             }
@@ -520,7 +530,8 @@ impl Service for Api {
 
     fn shutting_down(&mut self, net: &mut Net) {
         self.stopping = true;
-        let streams = self.calls.iter().filter(|(_, state)| state.method.streams_requests());
+        let endless = |method: Method| method.streams_requests() || method == Method::HealthWatch;
+        let streams = self.calls.iter().filter(|(_, state)| endless(state.method));
         let streams: Vec<_> = streams
             .map(|(tag, state)| Caller {
                 call: state.call,
@@ -573,7 +584,6 @@ impl Api {
         self.call_ended(method, code, received_at);
         if method == Method::Watch {
             self.watch_ended(caller);
-            self.own_metrics().watch_streams.subtract(1);
         }
         if let Some(room) = room {
             room.notify();

@@ -11,6 +11,7 @@ use super::service::{Api, Caller, WriteRequest};
 use crate::grpc::Status;
 use crate::limits::{API_PART_BYTES, API_SLICE_ROWS, API_STREAM_ROWS_MIN};
 use crate::mvcc::index::Index;
+use crate::mvcc::readers::Hold;
 use crate::mvcc::revision::Revision;
 use crate::mvcc::view::View;
 use crate::net::{Core, Net};
@@ -73,8 +74,7 @@ impl Api {
     }
 
     /// Ends what `task` began.
-    fn task_ended(&mut self, net: &mut Net, caller: Caller, at_main: i64, result: Result<(), Ended>) {
-        self.end_reading(at_main);
+    fn task_ended(&mut self, net: &mut Net, caller: Caller, result: Result<(), Ended>) {
         match result {
             // What it sent was counted as it went.
             Ok(()) => self.finished(caller, 0),
@@ -105,23 +105,37 @@ impl Api {
             self.end_reading(at_main);
             return self.fail(net, caller, &error::status(&StateError::Compacted));
         }
-        self.spawn_task(caller, view, at_main, body);
+        let ended = move |api: &mut Api| api.end_reading(at_main);
+        if !self.spawn_task(caller, view, ended, body) {
+            self.end_reading(at_main);
+        }
     }
 
-    /// Runs a task for a read that `begin_reading` has noted.
-    fn spawn_task<F>(&mut self, caller: Caller, view: View, at_main: i64, body: impl FnOnce(Task) -> F)
+    /// Runs a task. `ended` gives back what keeps compactions from what it reads; false when it can't run, because
+    /// the call or the core is about to end.
+    fn spawn_task<F>(
+        &mut self,
+        caller: Caller,
+        view: View,
+        ended: impl FnOnce(&mut Api) + 'static,
+        body: impl FnOnce(Task) -> F,
+    ) -> bool
     where
         F: Future<Output = Result<(), Ended>> + 'static,
     {
         let Some(task) = self.task(caller, view) else {
-            return self.end_reading(at_main);
+            return false;
         };
         let connections = task.connections.clone();
         let body = body(task);
         serve::spawn(async move {
             let result = body.await;
-            connections.with(|api, net| api.task_ended(net, caller, at_main, result));
+            connections.with(|api, net| {
+                ended(api);
+                api.task_ended(net, caller, result);
+            });
         });
+        true
     }
 
     /// Goes on with a range that is long or needs the disk.
@@ -144,29 +158,35 @@ impl Api {
         });
     }
 
+    /// Fetches what an answer to a write shows. Its ranges read under the answer's own hold (DESIGN 12 (13)); what else
+    /// it names is in the view.
     pub(super) fn spawn_show(
         &mut self,
         caller: Caller,
         payload: WriteRequest,
         answer: Answer,
         view: View,
+        hold: Option<Hold>,
         missing: Vec<Revision>,
     ) {
-        let at_main = view.revision;
         let identity = self.settings.identity;
-        self.begin_reading(at_main);
-        self.spawn_task(caller, view, at_main, move |task| async move {
-            let mut records = Records::resident(&task.view);
-            let mut missing = missing;
-            loop {
-                records.fetch(&task.pages, missing).await?;
-                let encoded = encode_write(&task.index.pin(), &payload, &answer, identity, &task.view, &records);
-                match encoded {
-                    Ok(bytes) => return task.send_whole(bytes),
-                    Err(more) => missing = more,
+        self.spawn_task(
+            caller,
+            view,
+            |_| drop(hold),
+            move |task| async move {
+                let mut records = Records::resident(&task.view);
+                let mut missing = missing;
+                loop {
+                    records.fetch(&task.pages, missing).await?;
+                    let encoded = encode_write(&task.index.pin(), &payload, &answer, identity, &task.view, &records);
+                    match encoded {
+                        Ok(bytes) => return task.send_whole(bytes),
+                        Err(more) => missing = more,
+                    }
                 }
-            }
-        });
+            },
+        );
     }
 
     pub(super) fn range_stream(&mut self, net: &mut Net, caller: Caller, message: Bytes) -> Result<(), Status> {

@@ -4,10 +4,12 @@
 //! stream, a tick. Pages that a lagging watch needs are loaded by a task, which then has the hub advanced again.
 
 use super::error;
+use super::method::Method;
 use super::records::PageReads;
 use super::service::{Api, CallState, Caller, Settings};
 use crate::grpc::Status;
 use crate::limits::{API_PART_BYTES, GRPC_OVERHEAD_BYTES};
+use crate::metrics::CoreMetrics;
 use crate::mvcc::index::Index;
 use crate::mvcc::revision::Revision;
 use crate::mvcc::view::View;
@@ -25,7 +27,7 @@ use crate::state::depth::decode;
 use bytes::Bytes;
 use slab::Slab;
 use std::cell::{RefCell, RefMut};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The watches of one core.
 pub(super) struct Watches {
@@ -61,6 +63,7 @@ struct Sink<'a> {
     calls: &'a Slab<CallState>,
     /// Streams found without room.
     blocked: RefCell<Vec<Call>>,
+    metrics: &'a CoreMetrics,
 }
 
 impl WatchSink for Sink<'_> {
@@ -80,6 +83,8 @@ impl WatchSink for Sink<'_> {
             return;
         };
         let length = message.length();
+        self.metrics.methods[Method::Watch as usize].sent.add(1);
+        self.metrics.sent_bytes.add(length as u64);
         // A stream that is gone meanwhile is told by `cancelled`.
         if length <= API_PART_BYTES {
             let _ = self
@@ -117,11 +122,13 @@ impl Api {
     pub(super) fn watch_started(&mut self, net: &mut Net, caller: Caller) {
         self.watches.hub.open(caller.tag, net.now());
         self.watches.streams += 1;
+        self.count_watches(&self.watches.hub);
     }
 
     pub(super) fn watch_ended(&mut self, caller: Caller) {
         self.watches.hub.close(caller.tag);
         self.watches.streams -= 1;
+        self.count_watches(&self.watches.hub);
     }
 
     pub(super) fn watch_writable(&mut self, net: &mut Net, caller: Caller) {
@@ -149,10 +156,12 @@ impl Api {
         let index = self.index.clone();
         let pinned = index.pin();
         let now = net.now();
+        let (began, before) = (Instant::now(), self.watches.hub.counters());
         let mut sink = Sink {
             net,
             calls: &self.calls,
             blocked: RefCell::default(),
+            metrics: self.settings.metrics.core(self.core),
         };
         let hub = &mut self.watches.hub;
         match request.request_union {
@@ -165,6 +174,8 @@ impl Api {
             Some(RequestUnion::ProgressRequest(_)) => hub.request_progress(caller.tag),
             None => {}
         }
+        self.count_watch_sends(&self.watches.hub, before, began.elapsed());
+        self.count_watches(&self.watches.hub);
         self.watches.due = true;
         if net.capacity(caller.call) == 0 {
             // Answers to requests come whether there is room or not, so no more of them are taken until there is.
@@ -187,14 +198,18 @@ impl Api {
             cache: pages.cache(),
             index: &index,
         };
+        let (began, before) = (Instant::now(), self.watches.hub.counters());
         let mut sink = Sink {
             net,
             calls: &self.calls,
             blocked: RefCell::default(),
+            metrics: self.settings.metrics.core(self.core),
         };
         let advance = self.watches.hub.advance(&view, &mut reads, &mut sink, now);
         let blocked = sink.blocked.into_inner();
         drop(reads);
+        self.count_watch_sends(&self.watches.hub, before, began.elapsed());
+        self.count_watches(&self.watches.hub);
         for call in blocked {
             net.notify_writable(call);
         }

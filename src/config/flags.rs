@@ -503,6 +503,13 @@ pub const FLAGS: &[Flag] = &[
         Used,
         "memory for data and answers, e.g. 512MiB (0: half of what there is)",
     ),
+    flag(
+        "wal-writer",
+        "ring",
+        Text,
+        Used,
+        "how the log is written: ring, ring-linked, ring-helper or threads",
+    ),
     flag("config-file", "", Text, Used, "read everything from this file instead"),
 ];
 

@@ -103,8 +103,37 @@ pub struct Config {
     pub cores: usize,
     /// `--memory-budget` in bytes; 0 for the default share.
     pub memory_budget: u64,
+    /// `--wal-writer`.
+    pub wal_writer: WalWriter,
     /// What to log once logging works.
     pub warnings: Vec<String>,
+}
+
+/// How the log core's writes reach the disk (`--wal-writer`). `PERF.md` has what each costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WalWriter {
+    /// `ring`: one write with RWF_DSYNC on the log core's io_uring.
+    Ring,
+    /// `ring-linked`: a write and an fdatasync, linked, on the ring.
+    RingLinked,
+    /// `ring-helper`: durable writes block a helper thread, all else is on the ring.
+    RingHelper,
+    /// `threads`: blocking system calls on helper threads for everything.
+    Threads,
+}
+
+impl WalWriter {
+    fn from_text(text: &str) -> Result<WalWriter, ConfigError> {
+        match text {
+            "ring" => Ok(WalWriter::Ring),
+            "ring-linked" => Ok(WalWriter::RingLinked),
+            "ring-helper" => Ok(WalWriter::RingHelper),
+            "threads" => Ok(WalWriter::Threads),
+            _ => Err(ConfigError::new(format!(
+                "--wal-writer: {text:?} is none of ring, ring-linked, ring-helper, threads"
+            ))),
+        }
+    }
 }
 
 impl Config {
@@ -164,6 +193,7 @@ impl Config {
             cores: unsigned(&texts, "cores")? as usize,
             memory_budget: memory_budget(texts.get("memory-budget"))
                 .map_err(|problem| ConfigError::new(format!("--memory-budget: {problem}")))?,
+            wal_writer: WalWriter::from_text(texts.get("wal-writer"))?,
             warnings: texts.warnings,
         })
     }

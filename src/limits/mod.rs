@@ -315,3 +315,8 @@ const _: () = assert!(ANSWER_MAILBOX >= PROPOSALS_PENDING_MAX);
 pub const PIN_AGE_MAX: std::time::Duration = std::time::Duration::from_secs(600);
 /// A reader that keeps more than this of the page file from being reused is ended.
 pub const PIN_BYTES_MAX: u64 = 4 << 30;
+
+// metrics.
+
+/// API versions that clients name and that are counted apart on one core.
+pub const METRICS_CLIENT_VERSIONS: usize = 16;

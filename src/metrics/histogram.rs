@@ -1,5 +1,6 @@
 //! Histograms with fixed bounds, as Prometheus wants them.
 
+use super::cell::Cell;
 use std::time::Duration;
 
 /// `N` bounds, each `factor` times the one before.
@@ -70,6 +71,78 @@ impl Histogram {
     }
 }
 
+/// A histogram of times with one writing thread, which any thread may read.
+#[derive(Debug)]
+pub struct SharedHistogram {
+    /// In seconds.
+    bounds: &'static [f64],
+    counts: Box<[Cell]>,
+    sum_ns: Cell,
+}
+
+impl SharedHistogram {
+    /// An empty one. The bounds grow.
+    pub fn new(bounds: &'static [f64]) -> SharedHistogram {
+        debug_assert!(bounds.is_sorted());
+        SharedHistogram {
+            bounds,
+            counts: (0..=bounds.len()).map(|_| Cell::default()).collect(),
+            sum_ns: Cell::default(),
+        }
+    }
+
+    /// Counts a time as often as said.
+    pub fn observe(&self, time: Duration, count: u64) {
+        let bucket = self.bounds.partition_point(|bound| *bound < time.as_secs_f64());
+        self.counts[bucket].add(count);
+        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.sum_ns.add(ns.saturating_mul(count));
+    }
+
+    /// What several of them hold together. They have the same bounds.
+    pub fn sum<'a>(cores: impl Iterator<Item = &'a SharedHistogram>) -> Option<Buckets> {
+        let mut sum: Option<Buckets> = None;
+        for core in cores {
+            let mut count = 0;
+            let cumulative = core.bounds.iter().zip(&core.counts).map(|(bound, own)| {
+                count += own.get();
+                (*bound, count)
+            });
+            let cumulative: Vec<_> = cumulative.collect();
+            let own = Buckets {
+                count: count + core.counts[core.bounds.len()].get(),
+                cumulative,
+                sum: core.sum_ns.get() as f64 / 1e9,
+            };
+            match &mut sum {
+                None => sum = Some(own),
+                Some(sum) => sum.add(&own),
+            }
+        }
+        sum
+    }
+}
+
+impl Buckets {
+    /// None of the values there could be.
+    pub fn empty(bounds: &[f64]) -> Buckets {
+        Buckets {
+            cumulative: bounds.iter().map(|bound| (*bound, 0)).collect(),
+            count: 0,
+            sum: 0.0,
+        }
+    }
+
+    fn add(&mut self, other: &Buckets) {
+        debug_assert_eq!(self.cumulative.len(), other.cumulative.len());
+        for ((_, sum), (_, own)) in self.cumulative.iter_mut().zip(&other.cumulative) {
+            *sum += own;
+        }
+        self.count += other.count;
+        self.sum += other.sum;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -91,5 +164,20 @@ mod tests {
         assert_eq!(buckets.cumulative[13].1, 5);
         assert_eq!(buckets.count, 6);
         assert!((buckets.sum - 17.1966).abs() < 1e-9);
+    }
+
+    #[test]
+    fn cores_add_up() {
+        let cores = [SharedHistogram::new(&BOUNDS), SharedHistogram::new(&BOUNDS)];
+        cores[0].observe(Duration::from_millis(1), 3);
+        cores[0].observe(Duration::from_secs(9), 1);
+        cores[1].observe(Duration::from_micros(1001), 2);
+        let sum = SharedHistogram::sum(cores.iter()).unwrap();
+        assert_eq!((sum.cumulative[0], sum.cumulative[1]), ((0.001, 3), (0.002, 5)));
+        assert_eq!((sum.cumulative[13].1, sum.count), (5, 6));
+        assert!((sum.sum - 9.005_002).abs() < 1e-9);
+        let nothing = Buckets::empty(&BOUNDS);
+        assert_eq!(nothing, Histogram::new(&BOUNDS).buckets());
+        assert!(SharedHistogram::sum(std::iter::empty()).is_none());
     }
 }

@@ -6,6 +6,7 @@
 //! answers a scrape. Knows no series: names and meanings are `api`'s.
 
 mod cell;
+mod clients;
 mod histogram;
 mod latency;
 mod process;
@@ -13,7 +14,8 @@ mod registry;
 mod text;
 
 pub use cell::Cell;
-pub use histogram::{Buckets, Histogram, exponential};
+pub use clients::ClientVersions;
+pub use histogram::{Buckets, Histogram, SharedHistogram, exponential};
 pub use latency::{Latency, LatencySum};
 pub use process::Process;
 pub use registry::{CODES, CoreMetrics, MethodMetrics, Registry};

@@ -22,6 +22,10 @@ pub struct Process {
     pub descriptors_max: f64,
     /// When the process started, in seconds since 1970.
     pub started_s: f64,
+    /// Bytes received over IP by everything in the process's network namespace.
+    pub network_received_bytes: u64,
+    /// Bytes sent over IP by the same.
+    pub network_sent_bytes: u64,
 }
 
 impl Process {
@@ -34,6 +38,7 @@ impl Process {
         let field = |number: usize| fields.get(number - 3).and_then(|text| text.parse().ok()).unwrap_or(0.0);
         let boot = fs::read_to_string("/proc/stat").unwrap_or_default();
         let boot_s = number_behind(&boot, "btime").unwrap_or(0);
+        let network = file("net/netstat");
         Process {
             cpu_s: (field(14) + field(15)) / TICKS_PER_SECOND,
             resident_bytes: number_behind(&status, "VmRSS:").unwrap_or(0) << 10,
@@ -42,6 +47,8 @@ impl Process {
             descriptors: descriptors(),
             descriptors_max: limit(&limits, "Max open files"),
             started_s: boot_s as f64 + field(22) / TICKS_PER_SECOND,
+            network_received_bytes: network_number(&network, "InOctets"),
+            network_sent_bytes: network_number(&network, "OutOctets"),
         }
     }
 }
@@ -49,6 +56,17 @@ impl Process {
 fn number_behind(text: &str, name: &str) -> Option<u64> {
     let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
     rest.split_whitespace().next()?.parse().ok()
+}
+
+/// A number of the section on IP: a line of names, then one of numbers.
+fn network_number(netstat: &str, name: &str) -> u64 {
+    let mut lines = netstat.lines().filter_map(|line| line.strip_prefix("IpExt:"));
+    let (Some(names), Some(numbers)) = (lines.next(), lines.next()) else {
+        return 0;
+    };
+    let mut pairs = names.split_whitespace().zip(numbers.split_whitespace());
+    let number = pairs.find_map(|(found, number)| (found == name).then(|| number.parse().ok()));
+    number.flatten().unwrap_or(0)
 }
 
 fn limit(limits: &str, name: &str) -> f64 {
@@ -103,5 +121,13 @@ mod tests {
         assert_eq!(limit(limits, "Max open files"), 1024.0);
         assert_eq!(limit(limits, "Max address space"), f64::INFINITY);
         assert_eq!(limit(limits, "Max nothing"), 0.0);
+    }
+
+    #[test]
+    fn network_bytes_are_read() {
+        let netstat = "TcpExt: A InOctets\nTcpExt: 1 2\nIpExt: InNoRoutes InOctets OutOctets\nIpExt: 0 345 678\n";
+        let numbers = ["InOctets", "OutOctets", "A"].map(|name| network_number(netstat, name));
+        assert_eq!(numbers, [345, 678, 0]);
+        assert_eq!(network_number("IpExt: InOctets", "InOctets"), 0);
     }
 }

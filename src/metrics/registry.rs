@@ -1,6 +1,8 @@
 //! What serve cores count: each its own, all readable by all.
 
 use super::cell::Cell;
+use super::clients::ClientVersions;
+use super::histogram::{SharedHistogram, exponential};
 use super::latency::Latency;
 
 /// gRPC's status codes, by number.
@@ -41,6 +43,38 @@ pub struct MethodMetrics {
     pub failed: Latency,
 }
 
+/// etcd's bounds for how long it sends on watch streams: 1 ms to 8.192 s.
+static SEND_BOUNDS: [f64; 14] = exponential(0.001, 2.0);
+/// etcd's bounds for hashes: 10 ms to 164 s.
+static HASH_BOUNDS: [f64; 15] = exponential(0.01, 2.0);
+/// etcd's bounds for ranges: 100 µs to 52 s.
+static RANGE_BOUNDS: [f64; 20] = exponential(0.0001, 2.0);
+
+/// Times of watch messages.
+#[derive(Debug)]
+pub struct WatchSends {
+    /// Of messages with events.
+    pub events: SharedHistogram,
+    /// The same, divided by the events of the message.
+    pub per_event: SharedHistogram,
+    /// Of answers to requests, and of cancellations.
+    pub control: SharedHistogram,
+    /// Of progress notifications.
+    pub progress: SharedHistogram,
+}
+
+impl Default for WatchSends {
+    fn default() -> WatchSends {
+        let histogram = || SharedHistogram::new(&SEND_BOUNDS);
+        WatchSends {
+            events: histogram(),
+            per_event: histogram(),
+            control: histogram(),
+            progress: histogram(),
+        }
+    }
+}
+
 /// Of one core. On cache lines of its own.
 #[derive(Debug)]
 #[repr(align(128))]
@@ -55,6 +89,16 @@ pub struct CoreMetrics {
     pub ranges: Cell,
     /// Read-only transactions with more than one operation.
     pub read_txns: Cell,
+    /// Times of ranges that failed, and of those that succeeded.
+    pub range_times: [SharedHistogram; 2],
+    /// Times of `HashKV`.
+    pub hash_kv_times: SharedHistogram,
+    /// Times of `Hash`.
+    pub hash_times: SharedHistogram,
+    /// Reads in slices that are under way.
+    pub long_reads: Cell,
+    /// Requests by the version of their clients.
+    pub clients: ClientVersions,
     /// Watch streams open.
     pub watch_streams: Cell,
     /// Watches there are.
@@ -65,6 +109,8 @@ pub struct CoreMetrics {
     pub events: Cell,
     /// Events that wait to be sent.
     pub pending_events: Cell,
+    /// Times of watch messages.
+    pub watch_sends: WatchSends,
     /// `/health` answered true.
     pub healthy: Cell,
     /// `/health` answered false.
@@ -90,11 +136,17 @@ impl CoreMetrics {
             sent_bytes: Cell::default(),
             ranges: Cell::default(),
             read_txns: Cell::default(),
+            range_times: [SharedHistogram::new(&RANGE_BOUNDS), SharedHistogram::new(&RANGE_BOUNDS)],
+            hash_kv_times: SharedHistogram::new(&HASH_BOUNDS),
+            hash_times: SharedHistogram::new(&HASH_BOUNDS),
+            long_reads: Cell::default(),
+            clients: ClientVersions::default(),
             watch_streams: Cell::default(),
             watches: Cell::default(),
             slow_watches: Cell::default(),
             events: Cell::default(),
             pending_events: Cell::default(),
+            watch_sends: WatchSends::default(),
             healthy: Cell::default(),
             unhealthy: Cell::default(),
             scrapes: Cell::default(),

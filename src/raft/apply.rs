@@ -10,6 +10,7 @@ use super::storage::Position;
 use super::waiters::Waiter;
 use crate::io::disk::Disk;
 use crate::limits::{APPLY_BATCH_ENTRIES, APPLY_SLICE_RECORDS, COMPACTION_SLICE_RECORDS};
+use crate::mvcc::readers::Holds;
 use crate::mvcc::revision::Revision;
 use crate::proto::etcdserverpb::InternalRaftRequest;
 use crate::state::depth;
@@ -29,6 +30,8 @@ pub struct Applier {
     unanswered: Vec<(Waiter, Outcome)>,
     /// Physical compactions whose askers wait, with the compact revision.
     physical: Vec<(i64, Waiter, Outcome)>,
+    /// What answers that were given will still read in the index.
+    holds: Holds,
     /// Whether the page store found no room at its last checkpoint.
     pub(super) no_space: bool,
 }
@@ -217,7 +220,7 @@ impl LogCore {
 
     /// What follows an applied entry beside its answer. A physical compaction is answered when it is done.
     fn finish_entry(&mut self, current: Current, outcome: Outcome) -> Option<(Option<Waiter>, Outcome)> {
-        if let Ok(Answer::LeaseRevoke { id }) = outcome.answer {
+        if let Ok(Answer::LeaseRevoke { id, .. }) = outcome.answer {
             let (revoked, waiting) = std::mem::take(&mut self.renewals)
                 .into_iter()
                 .partition(|(lease, _)| *lease == id);
@@ -253,11 +256,14 @@ impl LogCore {
         }
         let index = self.state.index().clone();
         let view = Arc::new(index.pin().view().clone());
+        let reads_at = outcomes.iter().filter_map(|(_, outcome)| outcome.reads_at()).min();
+        let hold = reads_at.map(|at_main| self.applier.holds.give(at_main));
         for (waiter, outcome) in outcomes {
             let reply = Reply::Applied {
                 token: waiter.token,
                 outcome,
                 view: view.clone(),
+                hold: hold.clone(),
             };
             self.replies.push((waiter.core, reply));
         }
@@ -269,18 +275,22 @@ impl LogCore {
             return Ok(false);
         }
         match self.state.compaction_target() {
-            Some(target) if self.readers.lowest() >= target => {}
+            Some(target) if self.readers.lowest().min(self.applier.holds.lowest()) >= target => {}
             _ => return Ok(false),
         }
+        self.counters.compacting(now);
         let before = self.state.keys().revisions();
         let progress = self.state.compaction_step(COMPACTION_SLICE_RECORDS);
         self.count_compacted(before);
         match progress {
-            CompactionProgress::Idle => return Ok(false),
+            CompactionProgress::Idle => {
+                self.counters.compaction_began = None;
+                return Ok(false);
+            }
             CompactionProgress::More => {}
             CompactionProgress::NeedsRecords { from, through } => return self.load_compacted(disk, from, through),
             CompactionProgress::Finished(revision) => {
-                self.counters.compacted_at = Some(now);
+                self.counters.compacted(now);
                 let root = self.checkpoints.store().root().clone();
                 self.publish(root);
                 let (done, waiting) = std::mem::take(&mut self.applier.physical)

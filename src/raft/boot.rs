@@ -5,29 +5,24 @@
 
 use super::checkpoint::Checkpoints;
 use super::core::{Fatal, LogCore, Options};
+use super::directory::open_pages;
 use super::loader::Loader;
 use super::replica::{Applied, Identity, Replica, ReplicaError, ReplicaOptions};
 use super::restore::restore;
 use super::storage::Position;
-use crate::io::disk::{Disk, DiskError, Operation};
+use crate::io::disk::{Disk, DiskError};
 use crate::mvcc::readers::Readers;
-use crate::pages::{self, PageStore, Root, StoreFailure};
+use crate::pages::{self, Root, StoreFailure};
 use crate::proto::etcdserverpb::InternalRaftRequest;
 use crate::proto::membershippb::{Attributes, ClusterMemberAttrSetRequest, ClusterVersionSetRequest};
 use crate::state::RestoreError;
 use crate::state::lease::LessorConfig;
 use crate::state::members::Member;
-use crate::wal;
 use bytes::Bytes;
 use raft::eraftpb::ConfState;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-
-/// The page file's name in `member/snap`.
-pub const PAGE_FILE: &str = "db.ringd";
-/// etcd's own data file, beside which ours is never made.
-const ETCD_FILE: &str = "db";
 
 /// Everything a log core starts from.
 #[derive(Clone, Debug)]
@@ -137,10 +132,7 @@ pub(super) fn encode_membership(conf_state: &ConfState) -> Bytes {
 
 /// Starts a log core: when this returns it leads, has applied an entry of its own term and has published itself.
 pub fn start<D: Disk>(disk: &mut D, boot: Boot, now: impl Fn() -> Duration) -> Result<LogCore, BootError> {
-    let member_directory = boot.data_directory.join("member");
-    let snap_directory = member_directory.join("snap");
-    let path = snap_directory.join(PAGE_FILE);
-    let store = open_pages(disk, &boot, &member_directory, &snap_directory, &path)?;
+    let store = open_pages(disk, &boot)?;
     let began = Instant::now();
     let state = restore(disk, &store, boot.lessor, boot.decoders)?;
     tracing::info!(
@@ -150,7 +142,7 @@ pub fn start<D: Disk>(disk: &mut D, boot: Boot, now: impl Fn() -> Duration) -> R
         took = ?began.elapsed(),
         "restored the index from the page file"
     );
-    let applied = applied(store.root(), &path)?;
+    let applied = applied(store.root(), store.path())?;
     let context = serde_json::to_vec(&Member {
         name: String::new(),
         client_urls: Vec::new(),
@@ -185,64 +177,6 @@ pub fn start<D: Disk>(disk: &mut D, boot: Boot, now: impl Fn() -> Duration) -> R
         "replayed the write-ahead log and leads"
     );
     Ok(core)
-}
-
-fn open_pages<D: Disk>(
-    disk: &mut D,
-    boot: &Boot,
-    member_directory: &Path,
-    snap_directory: &Path,
-    path: &Path,
-) -> Result<PageStore, BootError> {
-    for directory in [&boot.data_directory, member_directory, snap_directory] {
-        disk.call(Operation::CreateDirectory {
-            path: directory.to_path_buf(),
-        })?;
-    }
-    let names = disk.list(snap_directory)?;
-    let has = |file: &str| names.iter().any(|name| name == file);
-    if has(ETCD_FILE) {
-        return Err(BootError::EtcdData {
-            path: snap_directory.join(ETCD_FILE),
-        });
-    }
-    let has_log = wal::exists(disk, &boot.wal_directory).map_err(ReplicaError::from)?;
-    let (wal, pages) = (boot.wal_directory.clone(), path.to_path_buf());
-    match (has(PAGE_FILE), has_log) {
-        (false, true) => Err(BootError::LogWithoutPages { wal, pages }),
-        (false, false) => {
-            let store = PageStore::create(disk, path, boot.pages.clone())?;
-            sync_names(disk, &boot.data_directory, member_directory, snap_directory)?;
-            Ok(store)
-        }
-        (true, _) => {
-            sync_names(disk, &boot.data_directory, member_directory, snap_directory)?;
-            let store = PageStore::open(disk, path, boot.pages.clone())?;
-            let applied = store.root().fields().applied_index;
-            if !has_log && applied > 0 {
-                return Err(BootError::PagesWithoutLog { wal, pages, applied });
-            }
-            Ok(store)
-        }
-    }
-}
-
-/// Makes the names of the directories durable, at every start: the one that made them may have died before it did.
-fn sync_names<D: Disk>(disk: &mut D, data: &Path, member: &Path, snap: &Path) -> Result<(), DiskError> {
-    for directory in [snap, member, data] {
-        let path = directory.to_path_buf();
-        disk.call(Operation::SyncDirectory { path })?;
-    }
-    let path = match data.parent() {
-        Some(parent) if parent.as_os_str().is_empty() => PathBuf::from("."),
-        Some(parent) => parent.to_path_buf(),
-        None => return Ok(()),
-    };
-    match disk.call(Operation::SyncDirectory { path }) {
-        // A directory that we may not open is not one that we have made the data directory in and must answer for.
-        Err(error) if error.source.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
-        other => other.map(|_| ()),
-    }
 }
 
 fn applied(root: &Root, path: &Path) -> Result<Applied, BootError> {

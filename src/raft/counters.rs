@@ -10,6 +10,9 @@ static DISK_BOUNDS: [f64; 14] = exponential(0.001, 2.0);
 /// etcd's bounds for what leases live, in seconds.
 static TTL_BOUNDS: [f64; 24] = exponential(1.0, 2.0);
 
+/// etcd's bounds for whole compactions, in milliseconds.
+static COMPACTION_BOUNDS_MS: [f64; 14] = exponential(100.0, 2.0);
+
 /// Numbers since the process started.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Counters {
@@ -38,8 +41,12 @@ pub struct Counters {
     pub leases_expired: u64,
     /// Records removed by compactions.
     pub records_compacted: u64,
+    /// When the compaction that is under way was first worked on.
+    pub compaction_began: Option<Duration>,
     /// When the last compaction was done.
     pub compacted_at: Option<Duration>,
+    /// Times from the first piece of a compaction to its end, in milliseconds.
+    pub compactions_ms: Histogram,
     /// Bytes written to the log.
     pub log_bytes: u64,
     /// Times from handing a write to the log until it was seen to be durable.
@@ -65,7 +72,9 @@ impl Default for Counters {
             leases_renewed: 0,
             leases_expired: 0,
             records_compacted: 0,
+            compaction_began: None,
             compacted_at: None,
+            compactions_ms: Histogram::new(&COMPACTION_BOUNDS_MS),
             log_bytes: 0,
             log_syncs: Histogram::new(&DISK_BOUNDS),
             checkpoints: Histogram::new(&DISK_BOUNDS),
@@ -119,6 +128,18 @@ impl Done {
 }
 
 impl Counters {
+    /// A compaction is worked on.
+    pub fn compacting(&mut self, now: Duration) {
+        self.compaction_began.get_or_insert(now);
+    }
+
+    /// A compaction is done.
+    pub fn compacted(&mut self, now: Duration) {
+        let took = now.saturating_sub(self.compaction_began.take().unwrap_or(now));
+        self.compactions_ms.observe(took.as_millis() as f64);
+        self.compacted_at = Some(now);
+    }
+
     /// Counts an entry that was applied.
     pub fn applied(&mut self, request: &InternalRaftRequest, outcome: &Outcome) {
         let Ok(answer) = &outcome.answer else { return };
@@ -135,7 +156,10 @@ impl Counters {
                 self.leases_granted += 1;
                 self.lease_ttls.observe(*ttl_s as f64);
             }
-            Answer::LeaseRevoke { .. } => self.leases_revoked += 1,
+            Answer::LeaseRevoke { deleted, .. } => {
+                self.leases_revoked += 1;
+                done.deletes = *deleted as u64;
+            }
             // etcd reads the revision for its answer.
             Answer::Compaction => done.ranges = 1,
             Answer::LeaseCheckpoint | Answer::Alarm(_) | Answer::Cluster => {}
@@ -257,8 +281,9 @@ mod tests {
         assert_eq!(numbers(&counters), [1, 8, 1, 3, 2]);
         let mut revoked = Counters::default();
         revoked.applied(&entry, &outcome(Answer::LeaseGrant { id: 1, ttl_s: 60 }));
-        revoked.applied(&entry, &outcome(Answer::LeaseRevoke { id: 1 }));
+        revoked.applied(&entry, &outcome(Answer::LeaseRevoke { id: 1, deleted: 2 }));
         assert_eq!((revoked.leases_granted, revoked.leases_revoked), (1, 1));
+        assert_eq!(numbers(&revoked), [0, 0, 2, 0, 1]);
         assert_eq!(revoked.lease_ttls.buckets().sum, 60.0);
     }
 }

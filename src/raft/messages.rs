@@ -4,6 +4,7 @@
 //! order; answers come when they are known, so not in order.
 
 use super::counters::Counters;
+use crate::mvcc::readers::Hold;
 use crate::mvcc::view::View;
 use crate::proto::etcdserverpb::{AlarmMember, AlarmType};
 use crate::state::lease::TimeToLive;
@@ -70,6 +71,9 @@ pub enum Reply {
         /// The state right behind the batch that the entry was applied in: where the records it names are found. One
         /// for all answers of a batch.
         view: Arc<View>,
+        /// Keeps what the outcome's ranges will find in the index. To be dropped when they are answered; until then
+        /// compactions wait. `None` when nothing in the batch has such ranges.
+        hold: Option<Hold>,
     },
     /// The request is not in the log and will not be.
     Dropped {

@@ -9,6 +9,7 @@ pub mod boot;
 mod checkpoint;
 pub mod core;
 pub mod counters;
+pub mod directory;
 mod loader;
 pub mod memory;
 pub mod messages;

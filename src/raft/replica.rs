@@ -44,7 +44,7 @@ pub enum ReplicaError {
     /// The log belongs to somebody else.
     #[error(
         "the write-ahead log is that of member {found_member:x} of cluster {found_cluster:x}, not of member {member:x} \
-         of cluster {cluster:x}: the data directory was made with other --name, --initial-advertise-peer-urls or \
+         of cluster {cluster:x}: the data directory was made with another --initial-advertise-peer-urls or \
          --initial-cluster-token; use those, or another --data-dir"
     )]
     OtherIdentity {

@@ -54,10 +54,10 @@ pub struct ListenOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     /// Another socket listens there.
-    #[error("{0}: address already in use; stop whoever listens there (`ss -ltnp`) or give another --listen-*-urls")]
+    #[error("{0}: address already in use; stop whoever listens there (`ss -ltnp`) or give another URL")]
     InUse(ListenAddress),
     /// The address is none of this machine's.
-    #[error("{0}: cannot assign requested address; --listen-*-urls take an address of this machine")]
+    #[error("{0}: cannot assign requested address; it must be an address of this machine")]
     NotHere(ListenAddress),
     /// The port or path needs a privilege.
     #[error("{0}: permission denied; ports below 1024 need CAP_NET_BIND_SERVICE, a Unix socket a writable directory")]

@@ -5,39 +5,41 @@
 //! first accepted connection. Shutdown goes the other way and ends with a checkpoint.
 
 pub mod budget;
+mod claim;
 pub mod identity;
 mod log_thread;
 pub mod logging;
 
 use crate::api::{Api, PageReads, Settings};
-use crate::config::{CLUSTER_VERSION, Config, ETCD_VERSION};
+use crate::config::{CLUSTER_VERSION, Config, ETCD_VERSION, WalWriter};
 use crate::limits::{
     ANSWER_MAILBOX, BOOT_DECODERS_MAX, CONNECTIONS_PER_CORE, PUBLISHED_MAILBOX, REQUEST_MAILBOX, SHUTDOWN_CONNECTIONS,
     SHUTDOWN_CORE,
 };
 use crate::mvcc::readers::Readers;
 use crate::net;
-use crate::raft::boot::{Boot, BootError, PAGE_FILE};
+use crate::raft::boot::{Boot, BootError};
 use crate::raft::core::{Fatal, Options};
+use crate::raft::directory::PAGE_FILE;
 use crate::raft::messages::{Reply, Request};
 use crate::raft::replica::ReplicaOptions;
+use crate::reactor::Doorbell;
 use crate::reactor::accept::{Acceptor, Target};
-use crate::reactor::disk::DiskOptions;
+use crate::reactor::disk::{DiskOptions, WriteMethod};
 use crate::reactor::log::Writer;
 use crate::reactor::mailbox::{Receiver, Sender, mailbox};
 use crate::reactor::roles::{Allowance, Roles, RolesError, assign};
 use crate::reactor::serve::{self, BellWaiter, CoreOptions, Notify, PageFileReader, ServeCore};
 use crate::reactor::signals::Termination;
-use crate::reactor::socket::{BindError, ListenAddress, ListenOptions};
+use crate::reactor::socket::BindError;
 use crate::reactor::start::{StartError, probe};
-use crate::reactor::{Doorbell, ListenSocket};
 use crate::state::lease::LessorConfig;
 use crate::state::members::Member;
 use crate::{api, grpc, http, pages, wal};
 use budget::Budget;
+use claim::{listen, listener_kinds, lock};
 use log_thread::{LogThread, Port};
-use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -62,11 +64,18 @@ pub enum ServerError {
         problem: String,
     },
     /// A socket can't be bound.
-    #[error(transparent)]
-    Bind(#[from] BindError),
-    /// The data directory is in use, or can't be.
-    #[error("data directory {path}: {problem}")]
+    #[error("--{flag}: {source}")]
+    Bind {
+        /// The flag.
+        flag: &'static str,
+        /// Where, and why not.
+        source: BindError,
+    },
+    /// A directory is in use, or can't be.
+    #[error("--{flag}: {path}: {problem}")]
     Directory {
+        /// The flag that names it.
+        flag: &'static str,
         /// Which.
         path: PathBuf,
         /// What is wrong and what to do.
@@ -106,7 +115,7 @@ pub fn run(config: &Config) -> Result<(), ServerError> {
     let roles = assign((config.cores > 0).then_some(config.cores), &allowance)?;
     let budget = Budget::of(config);
     let listeners = listen(config)?;
-    let _lock = lock(&config.data_directory)?;
+    let _locks = lock(config)?;
     let (ends, ended) = mpsc::channel();
     watch_signals(termination, ends.clone())?;
     let stop = Arc::new(AtomicBool::new(false));
@@ -116,7 +125,7 @@ pub fn run(config: &Config) -> Result<(), ServerError> {
     let (started_sender, started) = mpsc::channel();
     let thread = LogThread {
         role: roles.log.clone(),
-        writer: Writer::default(),
+        writer: writer(config.wal_writer),
         disk: DiskOptions {
             no_fsync: config.unsafe_no_fsync,
             ..DiskOptions::default()
@@ -211,67 +220,6 @@ fn watch_signals(termination: Termination, ends: mpsc::Sender<End>) -> Result<()
     Ok(())
 }
 
-/// Binds every client URL.
-fn listen(config: &Config) -> Result<Vec<ListenSocket>, ServerError> {
-    let options = ListenOptions {
-        reuse_port: config.reuse_port,
-    };
-    let lists = [
-        ("listen-client-urls", &config.listen_client_urls),
-        ("listen-client-http-urls", &config.listen_client_http_urls),
-        ("listen-metrics-urls", &config.listen_metrics_urls),
-    ];
-    let mut sockets = Vec::new();
-    // Their order is that of `listener_kinds`.
-    for (flag, urls) in lists {
-        for url in urls {
-            let address = url
-                .bind_address()
-                .map_err(|problem| ServerError::Listen { flag, problem })?;
-            sockets.push(ListenSocket::bind(&ListenAddress::Tcp(address), options)?);
-        }
-    }
-    Ok(sockets)
-}
-
-/// What is spoken and offered on each listener, in the order in which `listen` binds them.
-fn listener_kinds(config: &Config) -> Vec<(net::Speaks, api::http::Offer)> {
-    use api::http::Offer;
-    use net::Speaks;
-    let client = match config.listen_client_http_urls.is_empty() {
-        true => Speaks::Both,
-        false => Speaks::Grpc,
-    };
-    let lists = [
-        (&config.listen_client_urls, (client, Offer::Client)),
-        (&config.listen_client_http_urls, (Speaks::Http1, Offer::Client)),
-        (&config.listen_metrics_urls, (Speaks::Http1, Offer::Metrics)),
-    ];
-    lists
-        .iter()
-        .flat_map(|(urls, kind)| urls.iter().map(|_| *kind))
-        .collect()
-}
-
-/// Takes the data directory for this process alone, until the file is closed.
-fn lock(directory: &Path) -> Result<File, ServerError> {
-    let wrong = |problem: String| ServerError::Directory {
-        path: directory.to_path_buf(),
-        problem,
-    };
-    std::fs::create_dir_all(directory).map_err(|error| wrong(error.to_string()))?;
-    let path = directory.join("ringd.lock");
-    let file = File::options().create(true).truncate(false).write(true).open(&path);
-    let file = file.map_err(|error| wrong(format!("{}: {error}", path.display())))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(std::fs::TryLockError::WouldBlock) => Err(wrong(
-            "another ringd is running on it; stop that one, or give another --data-dir".to_string(),
-        )),
-        Err(std::fs::TryLockError::Error(error)) => Err(wrong(format!("it can't be locked: {error}"))),
-    }
-}
-
 fn boot(config: &Config, roles: &Roles, budget: &Budget, readers: &Readers) -> Boot {
     let identity = identity::of_sole_member(&config.advertise_peer_urls, &config.cluster_token);
     let election_ticks = config
@@ -320,6 +268,16 @@ fn boot(config: &Config, roles: &Roles, budget: &Budget, readers: &Readers) -> B
         },
         cluster_version: CLUSTER_VERSION.to_string(),
         readers: readers.clone(),
+    }
+}
+
+/// The reactor's name for `--wal-writer`.
+fn writer(choice: WalWriter) -> Writer {
+    match choice {
+        WalWriter::Ring => Writer::Ring(WriteMethod::Dsync),
+        WalWriter::RingLinked => Writer::Ring(WriteMethod::LinkedSync),
+        WalWriter::RingHelper => Writer::Ring(WriteMethod::Thread),
+        WalWriter::Threads => Writer::Threads,
     }
 }
 

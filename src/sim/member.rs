@@ -3,8 +3,9 @@
 use crate::io::medium::Random;
 use crate::limits;
 use crate::mvcc::readers::Readers;
-use crate::raft::boot::{Boot, PAGE_FILE};
+use crate::raft::boot::Boot;
 use crate::raft::core::Options;
+use crate::raft::directory::PAGE_FILE;
 use crate::raft::memory::Memory;
 use crate::raft::replica::{Identity, ReplicaOptions};
 use crate::state::lease::LessorConfig;

@@ -384,7 +384,9 @@ impl Run {
 
     fn replied(&mut self, reply: Reply) -> Result<(), String> {
         match reply {
-            Reply::Applied { token, outcome, view } => self.applied(token, &outcome, &view),
+            Reply::Applied {
+                token, outcome, view, ..
+            } => self.applied(token, &outcome, &view),
             Reply::Dropped { token, .. } => {
                 let at = self.in_flight.iter().position(|flight| flight.token == token);
                 let flight = at.and_then(|at| self.in_flight.remove(at));

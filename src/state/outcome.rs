@@ -17,6 +17,37 @@ pub struct Outcome {
     pub answer: Result<Answer, StateError>,
 }
 
+impl Outcome {
+    /// The lowest main revision at which its ranges will be run on the index; `None` when it names all its records.
+    pub fn reads_at(&self) -> Option<i64> {
+        match self.answer.as_ref().ok()? {
+            Answer::Range(range) => range.reads_at(),
+            Answer::Txn(txn) => txn.reads_at(),
+            _ => None,
+        }
+    }
+}
+
+impl TxnOutcome {
+    fn reads_at(&self) -> Option<i64> {
+        let of_operation = |operation: &OperationOutcome| match operation {
+            OperationOutcome::Range(range) => range.reads_at(),
+            OperationOutcome::Txn(nested) => nested.reads_at(),
+            _ => None,
+        };
+        self.operations.iter().filter_map(of_operation).min()
+    }
+}
+
+impl RangeOutcome {
+    fn reads_at(&self) -> Option<i64> {
+        match self {
+            RangeOutcome::Later { at_main, .. } => Some(*at_main),
+            RangeOutcome::Found(_) | RangeOutcome::Skipped => None,
+        }
+    }
+}
+
 /// An answer by kind of request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
@@ -41,6 +72,8 @@ pub enum Answer {
     LeaseRevoke {
         /// The id, for those who wait for the end of this lease.
         id: i64,
+        /// How many keys went with it.
+        deleted: usize,
     },
     /// `LeaseCheckpoint`.
     LeaseCheckpoint,

@@ -232,7 +232,8 @@ impl State {
         for _ in 0..budget {
             let Some(key) = keys.next() else {
                 self.lessor.revoke(id);
-                return Some(Answer::LeaseRevoke { id });
+                let deleted = writing.changes as usize;
+                return Some(Answer::LeaseRevoke { id, deleted });
             };
             self.run_delete(writing, &key);
         }

@@ -5,9 +5,12 @@
 
 #![allow(dead_code)]
 
+pub mod confined;
+pub mod ending;
 pub mod etcd;
 pub mod frames;
 pub mod grpc;
+pub mod http;
 pub mod server;
 
 use std::future::Future;

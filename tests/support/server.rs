@@ -156,7 +156,21 @@ impl Server {
             .append(true)
             .open(self.log_path())
             .expect("the server's log file");
-        let mut command = bound_to_this_thread(self.program.path());
+        let mut command = self.command(self.program);
+        command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a second handle of the log file"))
+            .stderr(log);
+        let child = command
+            .spawn()
+            .map_err(|error| format!("{}: {error}", self.program.path().display()))?;
+        self.child = Some(child);
+        self.wait_until_healthy()
+    }
+
+    /// A program on this server's directory and ports, with the flags that every server gets and this one's own.
+    pub fn command(&self, program: Program) -> Command {
+        let mut command = bound_to_this_thread(program.path());
         command
             .arg("--data-dir")
             .arg(self.data_directory())
@@ -166,15 +180,8 @@ impl Server {
             .arg("--initial-advertise-peer-urls=http://127.0.0.1:2380")
             .arg("--initial-cluster=default=http://127.0.0.1:2380")
             .arg("--log-level=warn")
-            .args(&self.arguments)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().expect("a second handle of the log file"))
-            .stderr(log);
-        let child = command
-            .spawn()
-            .map_err(|error| format!("{}: {error}", self.program.path().display()))?;
-        self.child = Some(child);
-        self.wait_until_healthy()
+            .args(&self.arguments);
+        command
     }
 
     fn wait_until_healthy(&mut self) -> Result<(), String> {
@@ -216,6 +223,22 @@ impl Server {
         Ok(String::from_utf8_lossy(&answer).into_owned())
     }
 
+    /// The body of the answer to a GET, its chunks joined.
+    pub fn http_body(&self, path: &str) -> std::io::Result<String> {
+        let answer = self.http_get(path)?;
+        let (head, mut rest) = answer.split_once("\r\n\r\n").unwrap_or_default();
+        if !head.to_ascii_lowercase().contains("transfer-encoding: chunked") {
+            return Ok(rest.to_string());
+        }
+        let mut body = String::new();
+        while let Some((length, chunk)) = rest.split_once("\r\n") {
+            let length = usize::from_str_radix(length, 16).map_err(std::io::Error::other)?;
+            body.push_str(chunk.get(..length).unwrap_or_default());
+            rest = chunk.get(length + 2..).unwrap_or_default();
+        }
+        Ok(body)
+    }
+
     /// Kills the server at once (SIGKILL) and waits until it is gone.
     pub fn kill(&mut self) {
         let mut child = self.child.take().expect("the server is running");
@@ -226,6 +249,11 @@ impl Server {
     /// Asks the server to end (SIGTERM) and returns how it ended. Panics when it takes too long.
     pub fn stop(&mut self) -> ExitStatus {
         self.signal("TERM");
+        self.stop_told()
+    }
+
+    /// Waits for a server that was sent SIGTERM and returns how it ended. Panics when it takes too long.
+    pub fn stop_told(&mut self) -> ExitStatus {
         let mut child = self.child.take().expect("the server is running");
         let deadline = Instant::now() + STOP_TIMEOUT;
         loop {
@@ -272,6 +300,11 @@ impl Server {
         format!("127.0.0.1:{}", self.client_port)
     }
 
+    /// The address for peers, `127.0.0.1:port`.
+    pub fn peer_address(&self) -> String {
+        format!("127.0.0.1:{}", self.peer_port)
+    }
+
     /// The server's data directory.
     pub fn data_directory(&self) -> PathBuf {
         self.directory.path().join("data")
@@ -315,7 +348,7 @@ impl Drop for Server {
 
 /// A command whose process the kernel kills when the test's thread ends in any way, an abort included, where the
 /// `setpriv` program is there to ask for that. It replaces itself by the program, so that the process id stays.
-fn bound_to_this_thread(program: PathBuf) -> Command {
+pub fn bound_to_this_thread(program: PathBuf) -> Command {
     let setpriv = Path::new("/usr/bin/setpriv");
     if !setpriv.exists() {
         return Command::new(program);

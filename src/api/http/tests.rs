@@ -190,3 +190,16 @@ fn checks_tell_what_failed() {
             .contains("[+]serializable_read ok\n[-]linearizable_read failed: etcdserver: request timed out")
     );
 }
+
+#[test]
+fn peers_are_offered_what_peers_ask() {
+    for (target, expected) in [("/version", Page::Version), ("/members", Page::Members)] {
+        assert_eq!(route(Offer::Peer, &request("GET", target)), Route::Page(expected));
+        assert_eq!(answer(Offer::Peer, "POST", target).status, 405);
+        assert_eq!(answer(Offer::Peer, "OPTIONS", target).status, 405);
+    }
+    for target in ["/health", "/metrics", "/readyz", "/members/", "/raft", "/v3/kv/put"] {
+        assert_eq!(answer(Offer::Peer, "GET", target).status, 404, "{target}");
+    }
+    assert_eq!(answer(Offer::Client, "GET", "/members").status, 404);
+}

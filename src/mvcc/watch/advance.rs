@@ -93,7 +93,7 @@ impl Hub {
             let watch = &mut self.watches[*number as usize];
             watch.place = Place::Group(group);
             if let Some(stream) = self.streams.get_mut(&watch.stream) {
-                stream.lagging.insert(*number);
+                self.lagging += usize::from(stream.lagging.insert(*number));
             }
         }
         if self.groups[group].set.members().is_empty() {
@@ -464,6 +464,7 @@ impl Hub {
                 let was_quiet = std::mem::replace(&mut watch.quiet, true);
                 let is_behind = watch.start <= sent && watch.place == Place::Group(IN_STEP);
                 if was_quiet && is_behind && context.sink.can_send(id) {
+                    self.counters.notifications += 1;
                     self.send_progress(id, Some(number), sent, context.view, context.sink);
                 }
             }

@@ -549,6 +549,20 @@ impl Batch {
         Some(send)
     }
 
+    /// Events found for watches and not sent.
+    pub fn unsent(&self) -> usize {
+        match self.stage {
+            Stage::Gathering | Stage::Completing => self.matches.len(),
+            Stage::Sending => {
+                let sent = self
+                    .sends
+                    .get(self.sent)
+                    .map_or(self.parts.len(), |send| send.parts.start);
+                self.parts.len() - sent
+            }
+        }
+    }
+
     /// The encoded events of a message, as places in `bytes`.
     pub fn parts(&self, send: &Send) -> &[Range<usize>] {
         &self.parts[send.parts.clone()]

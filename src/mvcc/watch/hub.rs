@@ -46,6 +46,10 @@ pub struct Counters {
     pub events: u64,
     /// Messages sent.
     pub messages: u64,
+    /// Those of them that have events.
+    pub event_messages: u64,
+    /// Those of them that notify watches of progress unasked.
+    pub notifications: u64,
 }
 
 /// Watches that share a cursor.
@@ -77,6 +81,10 @@ pub struct Hub {
     pub(super) ticks: BTreeSet<(Duration, StreamId)>,
     pub(super) asking: BTreeSet<StreamId>,
     pub(super) counters: Counters,
+    /// Watches that get events.
+    active: usize,
+    /// Those of them that are not in step.
+    pub(super) lagging: usize,
     head: Vec<u8>,
 }
 
@@ -112,6 +120,8 @@ impl Hub {
             ticks: BTreeSet::new(),
             asking: BTreeSet::new(),
             counters: Counters::default(),
+            active: 0,
+            lagging: 0,
             head: Vec::new(),
         }
     }
@@ -123,13 +133,22 @@ impl Hub {
 
     /// Streams that are open, watches that get events, and watches of those that lag.
     pub fn sizes(&self) -> (usize, usize, usize) {
-        let active = self
-            .watches
-            .iter()
-            .filter(|(_, watch)| watch.place != Place::Canceled)
-            .count();
+        (self.streams.len(), self.active, self.lagging)
+    }
+
+    /// The same, counted.
+    #[cfg(test)]
+    pub(super) fn count_sizes(&self) -> (usize, usize, usize) {
+        let places = self.watches.iter().map(|(_, watch)| watch.place);
+        let active = places.filter(|place| *place != Place::Canceled).count();
         let lagging = self.streams.values().map(|stream| stream.lagging.len()).sum();
         (self.streams.len(), active, lagging)
+    }
+
+    /// Events that were found for watches and not sent yet: those of the batches that are worked on.
+    pub fn pending_events(&self) -> usize {
+        let catching = self.catching.as_ref().map_or(0, |(_, batch)| batch.unsent());
+        self.in_step.unsent() + catching
     }
 
     /// When `advance` has to be called next even if nothing happens.
@@ -301,12 +320,13 @@ impl Hub {
     pub(super) fn join(&mut self, number: u32, group: usize) {
         let watch = &mut self.watches[number as usize];
         self.groups[group].set.insert(number, &watch.span);
+        self.active += usize::from(watch.place == Place::Canceled);
         watch.place = Place::Group(group);
         if let Some(stream) = self.streams.get_mut(&watch.stream) {
             if group == IN_STEP {
-                stream.lagging.remove(&number);
+                self.lagging -= usize::from(stream.lagging.remove(&number));
             } else {
-                stream.lagging.insert(number);
+                self.lagging += usize::from(stream.lagging.insert(number));
             }
         }
     }
@@ -331,10 +351,12 @@ impl Hub {
     pub(super) fn leave(&mut self, number: u32) {
         let watch = &mut self.watches[number as usize];
         if let Some(stream) = self.streams.get_mut(&watch.stream) {
-            stream.lagging.remove(&number);
+            self.lagging -= usize::from(stream.lagging.remove(&number));
             stream.parked.remove(&number);
         }
-        if let Place::Group(id) = std::mem::replace(&mut watch.place, Place::Canceled) {
+        let place = std::mem::replace(&mut watch.place, Place::Canceled);
+        self.active -= usize::from(place != Place::Canceled);
+        if let Place::Group(id) = place {
             let group = &mut self.groups[id];
             group.set.remove(number, &watch.span);
             // The group that is being worked on is in nobody's list; it is looked after when its batch is done.
@@ -350,8 +372,9 @@ impl Hub {
         let watch = &mut self.watches[number as usize];
         watch.place = Place::Parked;
         watch.next = watch.next.max(first);
+        self.active += 1;
         let stream = self.streams.get_mut(&watch.stream).expect("a watch has a stream");
-        stream.lagging.insert(number);
+        self.lagging += usize::from(stream.lagging.insert(number));
         stream.parked.insert(number);
     }
 
@@ -414,6 +437,7 @@ impl Hub {
         self.full_head(head, view).encode(&mut self.head);
         self.counters.messages += 1;
         self.counters.events += events.len() as u64;
+        self.counters.event_messages += u64::from(!events.is_empty());
         let message = Message {
             head: &self.head,
             batch,

@@ -1,5 +1,8 @@
 //! The log core on a disk in memory: proposals, restarts, checkpoints, compactions, leases.
 
+mod memory;
+mod readers;
+
 use super::boot::{Boot, start};
 use super::core::{LogCore, Options};
 use super::memory::Memory;
@@ -132,6 +135,7 @@ impl Bench {
                 token: of,
                 outcome,
                 view,
+                ..
             } if of == token => Some((outcome, view)),
             _ => None,
         });
@@ -316,6 +320,7 @@ fn a_checkpoint_ends_in_the_middle_of_a_large_entry() {
             token: 5,
             outcome,
             view,
+            ..
         } => Some((outcome, view)),
         _ => None,
     });
@@ -420,4 +425,71 @@ fn foreign_data_is_refused_untouched() {
     assert_eq!(disk.list(path.parent().unwrap()).unwrap(), ["db"]);
 }
 
-mod memory;
+/// Every name below the data directory, with its contents.
+fn files(disk: &MemoryDisk) -> Vec<(String, Vec<u8>)> {
+    let volume = disk.volume();
+    let mut found = Vec::new();
+    for directory in ["/data", "/data/member", "/data/member/snap", "/data/member/wal"] {
+        let Ok(inode) = volume.resolve(std::path::Path::new(directory)) else {
+            continue;
+        };
+        for (name, inode) in volume.directory(inode).unwrap() {
+            let contents = volume.contents(*inode).map_or(Vec::new(), |contents| contents.to_vec());
+            found.push((format!("{directory}/{name}"), contents));
+        }
+    }
+    found
+}
+
+fn replace(disk: &mut MemoryDisk, path: &str, text: &[u8]) {
+    let _ = disk.call(Operation::Remove { path: path.into() });
+    let (file, _) = disk.open(path.as_ref(), crate::io::disk::OpenMode::CreateNew).unwrap();
+    let mut buffer = crate::io::buffer::AlignedBuffer::zeroed(4096);
+    buffer[..text.len()].copy_from_slice(text);
+    disk.call(Operation::Write {
+        file,
+        offset: 0,
+        buffer,
+        durable: true,
+    })
+    .unwrap();
+    disk.call(Operation::Close { file }).unwrap();
+}
+
+#[test]
+fn etcd_finds_no_database_in_our_directory_and_we_touch_none_of_its() {
+    let guard = "/data/member/snap/db";
+    let mut bench = Bench::new(boot());
+    bench.put("a", b"1");
+    assert!(
+        files(&bench.disk)
+            .iter()
+            .any(|(name, text)| name == guard && text.starts_with(b"ringd data directory"))
+    );
+    // One that was lost is made again.
+    bench.settle();
+    bench.disk.call(Operation::Remove { path: guard.into() }).unwrap();
+    let mut bench = bench.restart(boot());
+    assert!(files(&bench.disk).iter().any(|(name, _)| name == guard));
+    bench.settle();
+    let Bench { core, mut disk, .. } = bench;
+    drop(core);
+    for path in ["/data/member/snap/db.ringd", guard] {
+        if path == guard {
+            replace(&mut disk, path, b"anything else");
+        } else {
+            disk.call(Operation::Remove { path: path.into() }).unwrap();
+        }
+        let before = files(&disk);
+        let error = start(&mut disk, boot(), || Duration::ZERO)
+            .err()
+            .expect("it is refused");
+        let expected = if path == guard {
+            "etcd's own data"
+        } else {
+            "db.ringd is missing"
+        };
+        assert!(error.to_string().contains(expected), "{error}");
+        assert!(files(&disk) == before, "{path}");
+    }
+}

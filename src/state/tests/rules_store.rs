@@ -208,7 +208,8 @@ fn leases_and_keys() {
     member.put(put("b", "no lease any more")).unwrap();
     assert_eq!(keys(&member, 2), "");
     let before = member.view.revision;
-    assert_eq!(member.revoke(1), Ok(outcome::Answer::LeaseRevoke { id: 1 }));
+    let revoked = outcome::Answer::LeaseRevoke { id: 1, deleted: 2 };
+    assert_eq!(member.revoke(1), Ok(revoked));
     assert_eq!(member.view.revision, before + 1, "all keys go in one revision");
     let last: Vec<_> = member
         .history()

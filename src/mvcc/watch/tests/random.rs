@@ -271,6 +271,7 @@ impl Run {
                 return Err(format!("progress {revisions:?} at rest at {revision}"));
             }
         }
+        assert_eq!(self.hub.sizes(), self.hub.count_sizes());
         let lagging = self.hub.sizes().2;
         if lagging > 0 || self.hub.groups.len() > 1 {
             return Err(format!(

@@ -1,0 +1,41 @@
+//! What peers are told over plain HTTP (`etcd-surface` 1.5 and 6.1), in etcd's forms. So far who the members are; the
+//! paths of raft itself come with clusters.
+
+use super::http::Response;
+use crate::state::members::Member;
+
+/// The answer to `/members`: the members as JSON, and whose they are.
+pub(super) fn members(cluster_id: u64, members: &[Member]) -> Response {
+    // Strings and numbers in a list are always JSON.
+    let list = serde_json::to_string(members).unwrap_or_default();
+    // Go's encoder writes these three so, and they stand in no place but a string.
+    let list = list
+        .replace('&', "\\u0026")
+        .replace('<', "\\u003c")
+        .replace('>', "\\u003e");
+    Response::new(200, "application/json", format!("{list}\n")).with("X-Etcd-Cluster-Id", format!("{cluster_id:x}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_are_written_as_go_does() {
+        let member = Member {
+            id: u64::MAX,
+            name: "a<&>".into(),
+            peer_urls: vec!["http://a:1".into()],
+            ..Default::default()
+        };
+        let response = members(0xc, &[member]);
+        let expected = r#"[{"id":18446744073709551615,"peerURLs":["http://a:1"],"name":"a\u003c\u0026\u003e"}]"#;
+        assert_eq!(response.body, format!("{expected}\n"));
+        assert!(
+            response
+                .fields
+                .iter()
+                .any(|(name, value)| *name == "X-Etcd-Cluster-Id" && value == "c")
+        );
+    }
+}
