@@ -395,7 +395,10 @@ impl Service for Api {
             return Head::Refused(status);
         }
         let version = request.metadata().get("client-api-version");
-        match version.as_ref().is_none_or(|version| std::str::from_utf8(version).is_ok()) {
+        match version
+            .as_ref()
+            .is_none_or(|version| std::str::from_utf8(version).is_ok())
+        {
             true => {
                 let clients = &self.own_metrics().clients;
                 clients.count(version.as_deref(), !method.is_unary());
