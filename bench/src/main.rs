@@ -2,6 +2,7 @@
 //! with it.
 
 mod load;
+mod watch;
 
 use load::{Operation, Options, Report, Until, process};
 use serde_json::json;
@@ -12,6 +13,7 @@ const USAGE: &str = "usage: ringd-bench fill|put|get [FLAG VALUE]...
   fill  puts every key once, in order
   put   puts random keys
   get   gets random keys, linearizable
+  watch has flags of its own: ringd-bench watch --help
 flags:
   --address 127.0.0.1:2379   the server
   --process PID              the server's process, for its CPU time and memory
@@ -24,6 +26,9 @@ flags:
 Exits with 1 when a call failed or the revision did not rise by exactly the puts.";
 
 fn main() -> ExitCode {
+    if let Some(code) = watch::main() {
+        return code;
+    }
     let options = match parse(std::env::args().skip(1)) {
         Ok(options) => options,
         Err(error) => {

@@ -389,7 +389,7 @@ fn put_reads(text: &mut Text, registry: &Registry) {
             text.histogram(&[("success", success)], &times);
         }
     }
-    let hashes: [(&str, &str, fn(&CoreMetrics) -> &SharedHistogram); 2] = [
+    let hashes: [(&str, &str, OfCore); 2] = [
         ("etcd_mvcc_hash_duration_seconds", "Times of Hash.", |core| {
             &core.hash_times
         }),
@@ -408,14 +408,11 @@ fn put_reads(text: &mut Text, registry: &Registry) {
     );
 }
 
+/// One of a core's histograms.
+type OfCore = fn(&CoreMetrics) -> &SharedHistogram;
+
 /// A histogram of all cores' times.
-fn put_times(
-    text: &mut Text,
-    registry: &Registry,
-    name: &'static str,
-    help: &str,
-    of: fn(&CoreMetrics) -> &SharedHistogram,
-) {
+fn put_times(text: &mut Text, registry: &Registry, name: &'static str, help: &str, of: OfCore) {
     text.family(name, Histogram, help);
     if let Some(times) = SharedHistogram::sum(registry.cores().map(of)) {
         text.histogram(&[], &times);

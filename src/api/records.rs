@@ -3,17 +3,21 @@
 //! A record in the window is borrowed. One that is not is read by this core itself, into its own page cache, without
 //! blocking the core.
 
+use crate::io::buffer::AlignedBuffer;
+use crate::io::disk::DiskError;
 use crate::mvcc::record::KeyValueView;
 use crate::mvcc::revision::Revision;
 use crate::mvcc::view::View;
-use crate::pages::{PageAddress, PageCache, ReadFailure, Record, RecordId, RecordScan};
+use crate::pages::{Corrupt, PageAddress, PageCache, ReadFailure, Record, RecordId, RecordScan};
 use crate::raft::fields;
 use crate::reactor::serve::PageFileReader;
 use bytes::Bytes;
 use std::cell::{RefCell, RefMut};
 use std::collections::HashMap;
+use std::future::{Future, poll_fn};
 use std::ops::ControlFlow;
 use std::rc::Rc;
+use std::task::Poll;
 
 /// Why a record can't be had.
 #[derive(Debug)]
@@ -61,16 +65,38 @@ impl PageReads {
     /// Loads a page that a read missed.
     pub async fn load(&self, view: &View, address: &PageAddress) -> Result<(), Unreadable> {
         let read = self.file.read(address.offset(), address.length()).await;
-        let (buffer, length) = read.map_err(|error| Unreadable::Corrupt(error.to_string()))?;
-        let length = length.min(address.length());
-        match view
-            .pages
-            .insert(&mut self.cache.borrow_mut(), address, &buffer[..length])
-        {
+        match self.insert(view, address, read) {
             Ok(()) | Err(ReadFailure::Missing(_)) => Ok(()),
             Err(ReadFailure::Expired { .. }) => Err(Unreadable::Expired),
             Err(ReadFailure::Corrupt(corrupt)) => Err(Unreadable::Corrupt(corrupt.to_string())),
         }
+    }
+
+    /// Loads pages at the same time. They come into the cache in their order, so that a small one has the last ones.
+    /// Returns those that are damaged or could not be read.
+    pub async fn load_all(&self, view: &View, addresses: &[PageAddress]) -> Vec<(PageAddress, Corrupt)> {
+        let reads = addresses
+            .iter()
+            .map(|address| self.file.read(address.offset(), address.length()));
+        let mut damaged = Vec::new();
+        for (address, read) in addresses.iter().zip(join(reads).await) {
+            match self.insert(view, address, read) {
+                Ok(()) | Err(ReadFailure::Missing(_) | ReadFailure::Expired { .. }) => {}
+                Err(ReadFailure::Corrupt(corrupt)) => damaged.push((*address, corrupt)),
+            }
+        }
+        damaged
+    }
+
+    fn insert(
+        &self,
+        view: &View,
+        address: &PageAddress,
+        read: Result<(AlignedBuffer, usize), DiskError>,
+    ) -> Result<(), ReadFailure> {
+        let (buffer, length) = read.map_err(|error| ReadFailure::Corrupt(address.corrupt(error.to_string())))?;
+        let bytes = &buffer[..length.min(address.length())];
+        view.pages.insert(&mut self.cache.borrow_mut(), address, bytes)
     }
 
     /// The core's page cache.
@@ -109,6 +135,28 @@ impl PageReads {
             .await?;
         length.ok_or_else(|| Unreadable::Corrupt(missing(revision)))
     }
+}
+
+/// What all the futures come to, in their order. For a few of them: each wake-up polls all that are not done.
+async fn join<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
+    let mut pending: Vec<_> = futures.map(|future| Some(Box::pin(future))).collect();
+    let mut done: Vec<Option<F::Output>> = pending.iter().map(|_| None).collect();
+    poll_fn(|context| {
+        for (place, output) in pending.iter_mut().zip(&mut done) {
+            if let Some(future) = place
+                && let Poll::Ready(ready) = future.as_mut().poll(context)
+            {
+                *output = Some(ready);
+                *place = None;
+            }
+        }
+        match pending.iter().all(Option::is_none) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        }
+    })
+    .await;
+    done.into_iter().flatten().collect()
 }
 
 fn missing(revision: Revision) -> String {

@@ -17,7 +17,7 @@ use crate::mvcc::watch::{
     CreateRequest, History, HistoryFailure, Hub, HubConfig, Message, StreamId, WatchOptions, WatchSink,
 };
 use crate::net::{Call, Net};
-use crate::pages::{PageAddress, PageCache, ReadFailure};
+use crate::pages::{Corrupt, PageAddress, PageCache, ReadFailure};
 use crate::proto::etcdserverpb::watch_create_request::FilterType;
 use crate::proto::etcdserverpb::watch_request::RequestUnion;
 use crate::proto::etcdserverpb::{WatchCreateRequest, WatchRequest};
@@ -37,6 +37,8 @@ pub(super) struct Watches {
     due: bool,
     /// Whether a task loads pages or has another turn come.
     task: bool,
+    /// Pages that could not be loaded, for the next turn of the hub.
+    damaged: Vec<(PageAddress, Corrupt)>,
 }
 
 impl Watches {
@@ -53,6 +55,7 @@ impl Watches {
             streams: 0,
             due: false,
             task: false,
+            damaged: Vec::new(),
         }
     }
 }
@@ -102,11 +105,17 @@ impl WatchSink for Sink<'_> {
 struct Reads<'a> {
     cache: RefMut<'a, PageCache>,
     index: &'a Index<View>,
+    damaged: Vec<(PageAddress, Corrupt)>,
 }
 
 impl History for Reads<'_> {
     fn cache(&mut self) -> &mut PageCache {
         &mut self.cache
+    }
+
+    fn damage(&self, address: &PageAddress) -> Option<Corrupt> {
+        let found = self.damaged.iter().find(|(damaged, _)| damaged == address);
+        found.map(|(_, corrupt)| corrupt.clone())
     }
 
     fn compact_revision(&self) -> i64 {
@@ -197,6 +206,7 @@ impl Api {
         let mut reads = Reads {
             cache: pages.cache(),
             index: &index,
+            damaged: std::mem::take(&mut self.watches.damaged),
         };
         let (began, before) = (Instant::now(), self.watches.hub.counters());
         let mut sink = Sink {
@@ -234,14 +244,11 @@ impl Api {
             return;
         };
         serve::spawn(async move {
-            for address in missing {
-                if pages.load(&view, &address).await.is_err() {
-                    break;
-                }
-            }
+            let damaged = pages.load_all(&view, &missing).await;
             serve::yield_now().await;
             connections.with(|api, _| {
                 api.watches.task = false;
+                api.watches.damaged = damaged;
                 api.watches.due = true;
             });
         });

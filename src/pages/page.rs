@@ -168,7 +168,8 @@ impl PageAddress {
         self.pages as usize * PAGE_BYTES
     }
 
-    pub(super) fn corrupt(&self, reason: impl Into<String>) -> Corrupt {
+    /// What is said of it when it can't be read, or is not what it should be.
+    pub fn corrupt(&self, reason: impl Into<String>) -> Corrupt {
         Corrupt {
             page: self.number,
             offset: self.offset(),

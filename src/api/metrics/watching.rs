@@ -1,8 +1,8 @@
 //! Watches, and the bytes of all messages.
 
-use super::put_times;
+use super::{OfCore, put_times};
 use crate::metrics::Kind::{Counter, Gauge};
-use crate::metrics::{CoreMetrics, Registry, SharedHistogram, Text};
+use crate::metrics::{Registry, Text};
 
 /// All series about watches.
 pub(super) fn put(text: &mut Text, registry: &Registry) {
@@ -57,7 +57,7 @@ pub(super) fn put(text: &mut Text, registry: &Registry) {
 }
 
 fn put_sends(text: &mut Text, registry: &Registry) {
-    let families: [(&str, &str, fn(&CoreMetrics) -> &SharedHistogram); 4] = [
+    let families: [(&str, &str, OfCore); 4] = [
         (
             "etcd_debugging_server_watch_send_loop_control_stream_duration_seconds",
             "Times of answers to requests about watches, and of cancellations.",

@@ -316,6 +316,9 @@ impl Batch {
             Ok(Scanned::End) => reached_window = true,
             Ok(Scanned::More) => {}
             Err(ReadFailure::Missing(address)) => {
+                if let Some(corrupt) = search.history.damage(&address) {
+                    return Err(ReadFailure::Corrupt(corrupt));
+                }
                 let mut missing = scan.ahead(root, search.history.cache(), self.bounds.missing_pages, true);
                 // Last, so that a small cache still has it when it is asked again.
                 missing.retain(|ahead| *ahead != address);
@@ -495,7 +498,11 @@ impl Batch {
             self.scratch.extend_from_slice(record.stored());
         } else {
             let id = RecordId::new(revision.main, revision.sub);
-            let record = view.pages.record(history.cache(), id).map_err(HistoryFailure::Read)?;
+            let record = view.pages.record(history.cache(), id);
+            let record = record.map_err(|failure| match failure {
+                ReadFailure::Missing(address) => history.damage(&address).map_or(failure, ReadFailure::Corrupt),
+                failure => failure,
+            })?;
             // Only what is still kept after the read counts.
             match record {
                 _ if is_gone(history) => return Ok(()),

@@ -36,7 +36,7 @@ mod watch;
 mod tests;
 
 use super::revision::Revision;
-use crate::pages::{PageAddress, PageCache, ReadFailure};
+use crate::pages::{Corrupt, PageAddress, PageCache, ReadFailure};
 pub use hub::{Counters, Hub, HubConfig};
 pub use message::Message;
 pub use watch::{CreateRequest, StreamId, WatchOptions};
@@ -56,6 +56,9 @@ pub trait WatchSink {
 pub trait History {
     /// The page cache of the core.
     fn cache(&mut self) -> &mut PageCache;
+
+    /// What is known of a page that was missing and could not be loaded, or was damaged.
+    fn damage(&self, address: &PageAddress) -> Option<Corrupt>;
 
     /// The compact revision that is published now, which may be newer than the view.
     fn compact_revision(&self) -> i64;

@@ -62,11 +62,16 @@ struct Reader<'a> {
     cache: &'a mut PageCache,
     history: &'a [NewRecord],
     compact_revision: i64,
+    damaged: &'a [PageAddress],
 }
 
 impl History for Reader<'_> {
     fn cache(&mut self) -> &mut PageCache {
         self.cache
+    }
+
+    fn damage(&self, address: &PageAddress) -> Option<Corrupt> {
+        self.damaged.contains(address).then(|| address.corrupt("scratched"))
     }
 
     fn compact_revision(&self) -> i64 {
@@ -216,6 +221,7 @@ impl World {
             cache: &mut self.cache,
             history: &self.history,
             compact_revision: self.compact_revision,
+            damaged: &[],
         };
         let outcome = hub.advance(&view, &mut reader, sink, now);
         assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);

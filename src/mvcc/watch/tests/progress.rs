@@ -112,6 +112,7 @@ fn a_new_watch_in_the_past_holds_progress_back() {
         cache: &mut setup.world.cache,
         history: &setup.world.history,
         compact_revision: -1,
+        damaged: &[],
     };
     let outcome = setup.hub.advance(&view, &mut reader, &mut setup.sink, T0);
     assert!(!outcome.missing.is_empty());

@@ -349,6 +349,7 @@ fn a_lost_record_cancels_the_watches_that_need_it() {
             cache: &mut setup.world.cache,
             history: &index,
             compact_revision: -1,
+            damaged: &[],
         };
         let outcome = setup.hub.advance(&view, &mut reader, &mut setup.sink, T0);
         failures.extend(outcome.failures);
@@ -366,6 +367,41 @@ fn a_lost_record_cancels_the_watches_that_need_it() {
     );
     assert_eq!((sent[1].watch_id, mains(&sent[1])), (0, vec![3, 4]));
     assert_eq!(sent.len(), 2);
+}
+
+/// A page that can't be loaded ends the watches that need it, once, and no others; it is not asked for again and again.
+#[test]
+fn a_damaged_page_ends_the_watches_that_need_it() {
+    let mut setup = Setup::new();
+    for value in ["1", "2", "3"] {
+        setup.world.write(&[put("a", value)]);
+    }
+    setup.world.checkpoint(5);
+    setup.create(from("a", 2));
+    setup.create(key("a"));
+    setup.world.write(&[put("a", "4")]);
+    let view = setup.world.view();
+    let (mut damaged, mut failures) = (Vec::new(), Vec::new());
+    for _ in 0..9 {
+        let mut reader = Reader {
+            cache: &mut setup.world.cache,
+            history: &setup.world.history,
+            compact_revision: -1,
+            damaged: &damaged,
+        };
+        let outcome = setup.hub.advance(&view, &mut reader, &mut setup.sink, T0);
+        failures.extend(outcome.failures);
+        damaged = outcome.missing;
+    }
+    assert!(
+        matches!(failures[..], [HistoryFailure::Read(ReadFailure::Corrupt(_))]),
+        "{failures:?}"
+    );
+    let sent = setup.sink.take(1);
+    assert_eq!((sent[0].watch_id, mains(&sent[0])), (1, vec![5]));
+    assert_eq!((sent[1].watch_id, sent[1].canceled), (0, true));
+    assert!(sent[1].cancel_reason.contains("scratched"), "{sent:?}");
+    assert_eq!((sent.len(), damaged.len()), (2, 0));
 }
 
 /// A watch that is made while a batch is half sent, in the place of one that was canceled, gets nothing of it.
@@ -406,6 +442,7 @@ fn what_was_read_before_a_compaction_does_not_count() {
         cache: &mut setup.world.cache,
         history: &setup.world.history,
         compact_revision: 4,
+        damaged: &[],
     };
     let outcome = setup.hub.advance(&view, &mut reader, &mut setup.sink, T0);
     assert!(outcome.missing.is_empty());
