@@ -74,6 +74,16 @@ fn what_must_not_be_ignored_is_refused() {
     }
 }
 
+#[test]
+fn what_makes_no_sense_is_named() {
+    let gate = "--feature-gates: unrecognized feature gate: Nope";
+    refused(&["--feature-gates=Nope=true"]).expect(2, &[gate]);
+    refused(&["--feature-gates=LeaseCheckpointPersist=true"])
+        .expect(2, &["requires enabling feature gate LeaseCheckpoint"]);
+    refused(&["--auto-compaction-retention=soon"]).expect(2, &["--auto-compaction-retention: \"soon\""]);
+    refused(&["--auto-compaction-mode=size"]).expect(2, &["--auto-compaction-mode", "periodic, revision"]);
+}
+
 /// The rest of them, without a process each.
 #[test]
 fn every_refused_flag_names_itself() {

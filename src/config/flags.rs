@@ -293,15 +293,15 @@ pub const FLAGS: &[Flag] = &[
         "auto-compaction-retention",
         "0",
         Text,
-        Tuning,
-        "history kept by automatic compaction, which is not built yet",
+        Used,
+        "history kept by automatic compaction: hours, or a duration such as 30m, or revisions (0: no compaction)",
     ),
     flag(
         "auto-compaction-mode",
         "periodic",
         Text,
-        Tuning,
-        "`periodic` or `revision`",
+        Used,
+        "what --auto-compaction-retention counts: `periodic` or `revision`",
     ),
     flag(
         "v2-deprecation",
@@ -568,21 +568,6 @@ pub const EXPERIMENTAL: &[(&str, &str)] = &[
     ("distributed-tracing-instance-id", "distributed-tracing-instance-id"),
     ("distributed-tracing-sampling-rate", "distributed-tracing-sampling-rate"),
     ("peer-skip-client-san-verification", "peer-skip-client-san-verification"),
-];
-
-/// The feature gates and their defaults (`etcd-surface` 3.3).
-pub const GATES: &[(&str, bool)] = &[
-    ("StopGRPCServiceOnDefrag", false),
-    ("InitialCorruptCheck", false),
-    ("CompactHashCheck", false),
-    ("TxnModeWriteWithSharedBuffer", true),
-    ("LeaseCheckpoint", false),
-    ("LeaseCheckpointPersist", false),
-    ("SetMemberLocalAddr", false),
-    ("FastLeaseKeepAlive", true),
-    ("PriorityRequest", false),
-    ("AllAlpha", false),
-    ("AllBeta", false),
 ];
 
 /// The row of a flag.

@@ -5,14 +5,16 @@
 
 pub mod file;
 pub mod flags;
+pub mod gates;
 pub mod parse;
 pub mod values;
 
 use crate::limits::MEMORY_BUDGET_MIN;
+use gates::Gates;
 use parse::Texts;
 use std::path::PathBuf;
 use std::time::Duration;
-use values::Url;
+use values::{AutoCompaction, Url};
 
 /// The etcd version whose behaviour and files ringd offers.
 pub const ETCD_VERSION: &str = "3.7.1";
@@ -91,6 +93,10 @@ pub struct Config {
     pub pre_vote: bool,
     /// `--watch-progress-notify-interval`.
     pub progress_interval: Duration,
+    /// `--auto-compaction-mode` and `--auto-compaction-retention`.
+    pub auto_compaction: AutoCompaction,
+    /// `--feature-gates`.
+    pub gates: Gates,
     /// `--unsafe-no-fsync`.
     pub unsafe_no_fsync: bool,
     /// `--log-level`.
@@ -186,6 +192,7 @@ impl Config {
                 Duration::ZERO => Duration::from_secs(600),
                 interval => interval,
             },
+            auto_compaction: auto_compaction(&texts)?,
             unsafe_no_fsync: boolean(&texts, "unsafe-no-fsync")?,
             log_level: texts.get("log-level").to_string(),
             log_json: texts.get("log-format") == "json",
@@ -194,6 +201,7 @@ impl Config {
             memory_budget: memory_budget(texts.get("memory-budget"))
                 .map_err(|problem| ConfigError::new(format!("--memory-budget: {problem}")))?,
             wal_writer: WalWriter::from_text(texts.get("wal-writer"))?,
+            gates: texts.gates,
             warnings: texts.warnings,
         })
     }
@@ -326,6 +334,12 @@ fn unsigned(texts: &Texts, name: &str) -> Result<u64, ConfigError> {
 
 fn duration(texts: &Texts, name: &str) -> Result<Duration, ConfigError> {
     values::duration(texts.get(name)).map_err(|problem| ConfigError::new(format!("--{name}: {problem}")))
+}
+
+fn auto_compaction(texts: &Texts) -> Result<AutoCompaction, ConfigError> {
+    let retention = texts.get("auto-compaction-retention");
+    AutoCompaction::parse(texts.get("auto-compaction-mode"), retention)
+        .map_err(|problem| ConfigError::new(format!("--auto-compaction-retention: {problem}")))
 }
 
 fn boolean(texts: &Texts, name: &str) -> Result<bool, ConfigError> {

@@ -4,7 +4,8 @@
 //! 3.1). Command line syntax is Go's: one or two dashes, `-x v` or `-x=v`, a boolean's value only after `=`, the last
 //! of a repeated flag wins.
 
-use super::flags::{self, EXPERIMENTAL, FLAGS, Flag, GATES, Handling, IGNORED, Kind};
+use super::flags::{self, EXPERIMENTAL, FLAGS, Flag, Handling, IGNORED, Kind};
+use super::gates::Gates;
 use super::{ConfigError, values};
 use std::collections::BTreeMap;
 
@@ -13,8 +14,8 @@ use std::collections::BTreeMap;
 pub struct Texts {
     /// Flags that were set, by name.
     set: BTreeMap<&'static str, String>,
-    /// Feature gates that were set.
-    pub gates: BTreeMap<&'static str, bool>,
+    /// Feature gates.
+    pub gates: Gates,
     /// Lines to log once logging works.
     pub warnings: Vec<String>,
 }
@@ -104,7 +105,13 @@ impl Texts {
             Kind::Text | Kind::List => Ok(()),
         };
         checked.map_err(|problem| ConfigError::new(format!("--{}: {problem}", flag.name)))?;
-        self.set.insert(flag.name, value);
+        match self.set.get_mut(flag.name) {
+            // The one flag of which every use counts.
+            Some(gates) if flag.name == "feature-gates" => gates.extend([",", &value]),
+            _ => {
+                self.set.insert(flag.name, value);
+            }
+        }
         Ok(())
     }
 
@@ -142,7 +149,7 @@ impl Texts {
         if let Some(gate) = now.strip_prefix("feature-gates:") {
             let value = values::boolean(inline.as_deref().unwrap_or("true"))
                 .map_err(|problem| ConfigError::new(format!("--{name}: {problem}")))?;
-            return self.gate(gate, value);
+            return self.gates.set(gate, value);
         }
         self.argument(now, inline, next)
     }
@@ -169,30 +176,11 @@ impl Texts {
             .map_err(|error| ConfigError::new(format!("{name}: {error}")))
     }
 
-    fn gate(&mut self, name: &str, value: bool) -> Result<(), ConfigError> {
-        let Some((gate, _)) = GATES.iter().find(|(gate, _)| *gate == name) else {
-            let names: Vec<_> = GATES.iter().map(|(gate, _)| *gate).collect();
-            return Err(ConfigError::new(format!(
-                "unrecognized feature gate: {name}; known are {}",
-                names.join(", ")
-            )));
-        };
-        self.gates.insert(gate, value);
-        Ok(())
-    }
-
     /// Reads the feature gates and says what is refused and what has no effect.
     pub(super) fn finish(&mut self) -> Result<(), ConfigError> {
-        for pair in values::list(self.get("feature-gates").to_string().as_str()) {
-            let Some((name, value)) = pair.split_once('=') else {
-                return Err(ConfigError::new(format!(
-                    "--feature-gates: {pair:?} is not of the form Name=true"
-                )));
-            };
-            let value = values::boolean(value)
-                .map_err(|problem| ConfigError::new(format!("--feature-gates: invalid value of {name}: {problem}")))?;
-            self.gate(name, value)?;
-        }
+        let gates = self.get("feature-gates").to_string();
+        self.gates.parse(&gates)?;
+        self.warnings.extend(self.gates.check()?);
         let differs = |flag: &Flag, text: &str| match flag.kind {
             Kind::Boolean => values::boolean(text) != values::boolean(flag.default),
             Kind::Duration => values::duration(text) != values::duration(flag.default),
@@ -321,12 +309,18 @@ mod tests {
         )
         .unwrap();
         assert_eq!(texts.get("watch-progress-notify-interval"), "5s");
-        assert!(texts.gates["InitialCorruptCheck"]);
+        assert!(texts.gates.is_open("InitialCorruptCheck"));
         assert!(
             start(&["--feature-gates=Nope=true"], &[])
                 .unwrap_err()
                 .contains("unrecognized feature gate: Nope")
         );
         assert!(start(&["--experimental-nothing"], &[]).is_err());
+        let twice = [
+            "--feature-gates=LeaseCheckpoint=true",
+            "--feature-gates=PriorityRequest=true",
+        ];
+        let texts = start(&twice, &[]).unwrap();
+        assert!(texts.gates.is_open("LeaseCheckpoint") && texts.gates.is_open("PriorityRequest"));
     }
 }

@@ -61,6 +61,46 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(wrong)
 }
 
+/// How history is compacted without being asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AutoCompaction {
+    /// Not at all.
+    #[default]
+    Off,
+    /// What is older than this goes.
+    Periodic(Duration),
+    /// All but this many of the newest revisions goes.
+    Revision(i64),
+}
+
+impl AutoCompaction {
+    /// From `--auto-compaction-mode` and `--auto-compaction-retention`. As in etcd a whole number is hours or
+    /// revisions, and anything else a duration, whose nanoseconds are revisions in mode `revision`.
+    pub fn parse(mode: &str, retention: &str) -> Result<AutoCompaction, String> {
+        let wrong = || format!("{retention:?} is neither a whole number nor a duration such as 30m (or is too large)");
+        let is_revision = match mode {
+            "periodic" => false,
+            "revision" => true,
+            _ => return Err(format!("{mode:?} is neither periodic nor revision")),
+        };
+        let retention = if retention.is_empty() { "0" } else { retention };
+        let number = retention.parse::<i64>().ok().filter(|number| *number >= 0);
+        let nanoseconds = match number {
+            Some(revisions) if is_revision => revisions,
+            Some(hours) => hours.checked_mul(3_600_000_000_000).ok_or_else(wrong)?,
+            None => {
+                let duration = duration(retention).map_err(|_| wrong())?;
+                i64::try_from(duration.as_nanos()).map_err(|_| wrong())?
+            }
+        };
+        Ok(match nanoseconds {
+            0 => AutoCompaction::Off,
+            revisions if is_revision => AutoCompaction::Revision(revisions),
+            nanoseconds => AutoCompaction::Periodic(Duration::from_nanos(nanoseconds.unsigned_abs())),
+        })
+    }
+}
+
 /// Splits a comma-separated list; empty text is an empty list.
 pub fn list(text: &str) -> Vec<String> {
     text.split(',')
@@ -148,6 +188,32 @@ mod tests {
         for wrong in ["", "5", "s", "5x", "-1s", "1h30"] {
             assert!(duration(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn retentions_are_etcds() {
+        let hour = Duration::from_secs(3600);
+        for (mode, retention, expected) in [
+            ("periodic", "0", AutoCompaction::Off),
+            ("revision", "0", AutoCompaction::Off),
+            ("periodic", "", AutoCompaction::Off),
+            ("periodic", "0s", AutoCompaction::Off),
+            ("periodic", "10", AutoCompaction::Periodic(10 * hour)),
+            ("periodic", "1h", AutoCompaction::Periodic(hour)),
+            ("periodic", "5m30s", AutoCompaction::Periodic(Duration::from_secs(330))),
+            ("revision", "10", AutoCompaction::Revision(10)),
+            ("revision", "1us", AutoCompaction::Revision(1000)),
+        ] {
+            assert_eq!(
+                AutoCompaction::parse(mode, retention),
+                Ok(expected),
+                "{mode} {retention}"
+            );
+        }
+        for wrong in ["-1", "-1h", "x", "1.5", "2562048", "99999999999999999999"] {
+            assert!(AutoCompaction::parse("periodic", wrong).is_err(), "{wrong}");
+        }
+        assert!(AutoCompaction::parse("sometimes", "1").is_err());
     }
 
     #[test]

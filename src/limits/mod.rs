@@ -251,6 +251,10 @@ pub const PROPOSALS_PENDING_MAX: usize = 20_000;
 pub const PROPOSALS_PENDING_BYTES_MAX: usize = 64 << 20;
 /// Lease revocations proposed in one turn.
 pub const LEASE_REVOKES_PER_TURN: usize = 500;
+/// Leases whose remaining time is written down by one proposal.
+pub const LEASE_CHECKPOINTS_PER_TURN: usize = 1000;
+/// Time between two such notes of a lease, as etcd has it.
+pub const LEASE_CHECKPOINT_INTERVAL: std::time::Duration = std::time::Duration::from_secs(300);
 
 const _: () = assert!(UNSTORED_BYTES_MAX > CHECKPOINT_DIRTY_BYTES);
 

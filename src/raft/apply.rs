@@ -213,6 +213,9 @@ impl LogCore {
                 let current = self.applier.current.take().expect("an entry is under way");
                 self.counters.applied(&current.request, &outcome);
                 self.dirty_bytes += current.length as u64;
+                if let Some(checkpoints) = &current.request.lease_checkpoint {
+                    self.renew_after(checkpoints, now);
+                }
                 Ok(self.finish_entry(current, outcome))
             }
         }

@@ -5,6 +5,7 @@
 //! never waits: a slow disk, a large entry or a checkpoint holds nobody else up.
 
 use super::apply::Applier;
+use super::auto_compaction::Compactor;
 use super::checkpoint::{Checkpoints, Event};
 use super::counters::Counters;
 use super::loader::{LoadError, Loader};
@@ -12,14 +13,14 @@ use super::memory::Memory;
 use super::messages::{Dropped, Reply, Request, Status};
 use super::replica::{Replica, ReplicaError};
 use super::waiters::{Waiter, Waiters};
+use crate::config::values::AutoCompaction;
 use crate::io::disk::{Completion, Disk};
-use crate::limits::{LEASE_BYTES, LEASE_REVOKES_PER_TURN, PROPOSALS_PENDING_MAX};
+use crate::limits::{LEASE_BYTES, PROPOSALS_PENDING_MAX};
 use crate::mvcc::readers::Readers;
 use crate::pages::{PageStore, StoreFailure};
 use crate::proto::etcdserverpb::alarm_request::AlarmAction;
-use crate::proto::etcdserverpb::{AlarmRequest, AlarmType, InternalRaftRequest, LeaseRevokeRequest};
+use crate::proto::etcdserverpb::{AlarmRequest, AlarmType, InternalRaftRequest};
 use crate::state::State;
-use crate::state::lease::Renewal;
 use bytes::Bytes;
 use prost::Message;
 use std::time::Duration;
@@ -57,6 +58,8 @@ pub struct Options {
     pub quota_bytes: Option<u64>,
     /// What it may take of the member's memory.
     pub memory: Memory,
+    /// How history is compacted without being asked.
+    pub auto_compaction: AutoCompaction,
 }
 
 /// The log core.
@@ -82,12 +85,13 @@ pub struct LogCore {
     pub(super) cut_bytes: u64,
     pub(super) published: bool,
     next_tick: Duration,
-    was_leader: bool,
+    pub(super) was_leader: bool,
     last_leader: u64,
     pub(super) counters: Counters,
     /// Whether a NOSPACE alarm of this member was proposed and not seen yet.
     alarm_proposed: bool,
-    stopping: bool,
+    pub(super) compactor: Option<Compactor>,
+    pub(super) stopping: bool,
 }
 
 impl LogCore {
@@ -122,6 +126,7 @@ impl LogCore {
             last_leader: 0,
             counters: Counters::default(),
             alarm_proposed: false,
+            compactor: Compactor::new(options.auto_compaction),
             stopping: false,
         }
     }
@@ -248,29 +253,6 @@ impl LogCore {
         self.proposals.push((None, payload));
     }
 
-    fn renew(&mut self, waiter: Waiter, id: i64, now: Duration) {
-        let ttl_s = match self.state.lessor_mut().renew(id, now) {
-            Renewal::Renewed { ttl_s } => {
-                self.counters.leases_renewed += 1;
-                Some(ttl_s)
-            }
-            Renewal::NotFound => Some(0),
-            Renewal::NotPrimary => None,
-            Renewal::AwaitRevoke => {
-                self.renewals.push((id, waiter));
-                return;
-            }
-            Renewal::ClearCheckpoint => unreachable!("remaining times are not checkpointed yet"),
-        };
-        self.replies.push((
-            waiter.core,
-            Reply::Renewed {
-                token: waiter.token,
-                ttl_s,
-            },
-        ));
-    }
-
     pub(super) fn drop_waiter(&mut self, waiter: Waiter, reason: Dropped) {
         self.counters.proposals_failed += u64::from(reason == Dropped::NoLeader);
         self.replies.push((
@@ -316,6 +298,7 @@ impl LogCore {
     pub fn turn<D: Disk>(&mut self, disk: &mut D, now: Duration) -> Result<bool, Fatal> {
         self.tick(now);
         self.expire_leases(now);
+        self.compact_by_itself(now);
         self.propose_gathered();
         self.replica.pump(disk, now);
         let applying = self.apply_some(disk, now)?;
@@ -343,7 +326,8 @@ impl LogCore {
         let leader = self.replica.node().leader();
         self.counters.leader_changes += u64::from(leader != 0 && leader != self.last_leader);
         self.last_leader = leader;
-        let is_leader = self.replica.node().is_leader();
+        // What former leaders did about leases is known when an entry of the own term is applied (DESIGN 12 (15)).
+        let is_leader = self.replica.node().is_leader() && self.state.applied_term() == self.replica.node().term();
         if is_leader != self.was_leader {
             self.was_leader = is_leader;
             if is_leader {
@@ -351,20 +335,6 @@ impl LogCore {
             } else {
                 self.state.lessor_mut().demote();
             }
-        }
-    }
-
-    fn expire_leases(&mut self, now: Duration) {
-        if !self.was_leader || self.stopping {
-            return;
-        }
-        for id in self.state.lessor_mut().expired(now, LEASE_REVOKES_PER_TURN) {
-            self.counters.leases_expired += 1;
-            let revoke = Some(LeaseRevokeRequest { id });
-            self.propose_own(InternalRaftRequest {
-                lease_revoke: revoke,
-                ..Default::default()
-            });
         }
     }
 
@@ -498,7 +468,11 @@ impl LogCore {
     pub fn deadline(&self) -> Duration {
         let lease = self.state.lessor().next_expiry().filter(|_| self.was_leader);
         let log = self.replica.wal_deadline();
-        [lease, log].into_iter().flatten().fold(self.next_tick, Duration::min)
+        let compactor = self.compactor.as_ref().and_then(Compactor::deadline);
+        [lease, log, compactor]
+            .into_iter()
+            .flatten()
+            .fold(self.next_tick, Duration::min)
     }
 
     /// The answers since the last call, each with its serve core.

@@ -5,11 +5,13 @@
 //! what serve cores and the log core say to each other.
 
 mod apply;
+mod auto_compaction;
 pub mod boot;
 mod checkpoint;
 pub mod core;
 pub mod counters;
 pub mod directory;
+mod duties;
 mod loader;
 pub mod memory;
 pub mod messages;

@@ -254,10 +254,14 @@ fn boot(config: &Config, roles: &Roles, budget: &Budget, readers: &Readers) -> B
             catchup_entries: config.catchup_entries,
             quota_bytes: config.quota_bytes,
             memory: budget.log_core,
+            auto_compaction: config.auto_compaction,
         },
         lessor: LessorConfig {
             min_ttl_s,
-            checkpoint_interval: None,
+            checkpoint_interval: config
+                .gates
+                .is_open("LeaseCheckpoint")
+                .then_some(crate::limits::LEASE_CHECKPOINT_INTERVAL),
         },
         member: Member {
             id: identity.member_id,

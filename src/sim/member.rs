@@ -72,6 +72,7 @@ pub fn draw(random: &mut Random, value_bytes_max: u64) -> Boot {
                 window: 64 << 10,
                 ..Memory::default()
             },
+            auto_compaction: Default::default(),
         },
         lessor: LessorConfig::default(),
         member: Member {

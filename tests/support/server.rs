@@ -263,7 +263,7 @@ impl Server {
             if Instant::now() > deadline {
                 child.kill().expect("kill a child");
                 child.wait().expect("wait for a child");
-                panic!("{:?} did not end within {STOP_TIMEOUT:?} of SIGTERM", self.program);
+                panic!("{:?} did not end within {STOP_TIMEOUT:?}", self.program);
             }
             thread::sleep(Duration::from_millis(10));
         }

@@ -8,6 +8,7 @@ use super::core::{LogCore, Options};
 use super::memory::Memory;
 use super::messages::{Dropped, Reply, Request};
 use super::replica::{Identity, ReplicaOptions};
+use crate::config::values::AutoCompaction;
 use crate::io::disk::{Disk, Operation};
 use crate::io::memory::MemoryDisk;
 use crate::mvcc::readers::Readers;
@@ -60,6 +61,7 @@ fn boot() -> Boot {
                 window: 1 << 20,
                 ..Memory::default()
             },
+            auto_compaction: Default::default(),
         },
         lessor: LessorConfig::default(),
         member: Member {
@@ -492,4 +494,71 @@ fn etcd_finds_no_database_in_our_directory_and_we_touch_none_of_its() {
         assert!(error.to_string().contains(expected), "{error}");
         assert!(files(&disk) == before, "{path}");
     }
+}
+
+#[test]
+fn the_leader_compacts_by_itself() {
+    let mut options = boot();
+    options.options.auto_compaction = AutoCompaction::Revision(2);
+    let mut bench = Bench::new(options);
+    bench.settle();
+    for value in 0..10u8 {
+        bench.put("a", &[value]);
+    }
+    let compacted = |bench: &Bench| bench.core.state().readable().compact_revision;
+    assert_eq!(compacted(&bench), -1);
+    bench.now = Duration::from_secs(301);
+    bench.settle();
+    assert_eq!(bench.core.state().readable().revision, 11);
+    assert_eq!(compacted(&bench), 9);
+    // Not again before there is something new.
+    bench.now = Duration::from_secs(602);
+    let applied = bench.core.state().applied_index();
+    bench.settle();
+    assert_eq!(bench.core.state().applied_index(), applied);
+    bench.put("a", b"new");
+    bench.now = Duration::from_secs(903);
+    bench.settle();
+    assert_eq!(compacted(&bench), 10);
+}
+
+#[test]
+fn what_is_left_of_a_lease_outlives_a_restart_and_a_renewal_gives_all_of_it() {
+    let boot = || Boot {
+        lessor: LessorConfig {
+            checkpoint_interval: Some(Duration::from_secs(300)),
+            ..LessorConfig::default()
+        },
+        ..boot()
+    };
+    let mut bench = Bench::new(boot());
+    let grant = LeaseGrantRequest { id: 5, ttl: 1000 };
+    bench.apply(InternalRaftRequest {
+        lease_grant: Some(grant),
+        ..Default::default()
+    });
+    bench.now = Duration::from_secs(301);
+    bench.settle();
+    let left = |bench: &Bench| {
+        let lease = bench.core.state().lessor().time_to_live(5, false, bench.now);
+        lease.expect("the lease").remaining_s.expect("a leader knows")
+    };
+    assert_eq!(left(&bench), 699);
+    let mut bench = bench.restart(boot());
+    assert_eq!(left(&bench), 699);
+    bench.core.handle(0, Request::Renew { token: 9, id: 5 }, bench.now);
+    let replies = bench.settle();
+    let renewed = |reply: &Reply| {
+        matches!(
+            reply,
+            Reply::Renewed {
+                token: 9,
+                ttl_s: Some(1000)
+            }
+        )
+    };
+    assert!(replies.iter().any(renewed), "{replies:?}");
+    assert_eq!(left(&bench), 1000);
+    let bench = bench.restart(boot());
+    assert_eq!(left(&bench), 1000);
 }

@@ -1,0 +1,111 @@
+//! What the leader does without being asked: expiring leases, writing down what is left of long ones, compacting
+//! history. And renewals, which only the leader can answer.
+
+use super::auto_compaction::Moment;
+use super::core::LogCore;
+use super::messages::Reply;
+use super::waiters::Waiter;
+use crate::limits::{LEASE_CHECKPOINTS_PER_TURN, LEASE_REVOKES_PER_TURN};
+use crate::proto::etcdserverpb::{
+    CompactionRequest, InternalRaftRequest, LeaseCheckpoint, LeaseCheckpointRequest, LeaseRevokeRequest,
+};
+use crate::state::lease::Renewal;
+use std::time::Duration;
+
+impl LogCore {
+    pub(super) fn renew(&mut self, waiter: Waiter, id: i64, now: Duration) {
+        let ttl_s = match self.state.lessor_mut().renew(id, now) {
+            Renewal::Renewed { ttl_s } => {
+                self.counters.leases_renewed += 1;
+                Some(ttl_s)
+            }
+            Renewal::NotFound => Some(0),
+            Renewal::NotPrimary => None,
+            Renewal::AwaitRevoke => {
+                self.renewals.push((id, waiter));
+                return;
+            }
+            Renewal::ClearCheckpoint => {
+                // What is left at the last checkpoint must not outlive the renewal; asked again when that is applied.
+                self.propose_checkpoints(vec![(id, 0)]);
+                self.renewals.push((id, waiter));
+                return;
+            }
+        };
+        self.replies.push((
+            waiter.core,
+            Reply::Renewed {
+                token: waiter.token,
+                ttl_s,
+            },
+        ));
+    }
+
+    pub(super) fn expire_leases(&mut self, now: Duration) {
+        if !self.was_leader || self.stopping {
+            return;
+        }
+        for id in self.state.lessor_mut().expired(now, LEASE_REVOKES_PER_TURN) {
+            self.counters.leases_expired += 1;
+            let revoke = Some(LeaseRevokeRequest { id });
+            self.propose_own(InternalRaftRequest {
+                lease_revoke: revoke,
+                ..Default::default()
+            });
+        }
+        let due = self.state.lessor_mut().due_checkpoints(now, LEASE_CHECKPOINTS_PER_TURN);
+        if !due.is_empty() {
+            self.propose_checkpoints(due);
+        }
+    }
+
+    /// Proposes that of each lease so many seconds are left.
+    fn propose_checkpoints(&mut self, remaining: Vec<(i64, i64)>) {
+        let checkpoints = remaining
+            .into_iter()
+            .map(|(id, remaining_ttl)| LeaseCheckpoint { id, remaining_ttl });
+        let lease_checkpoint = Some(LeaseCheckpointRequest {
+            checkpoints: checkpoints.collect(),
+        });
+        self.propose_own(InternalRaftRequest {
+            lease_checkpoint,
+            ..Default::default()
+        });
+    }
+
+    /// Asks again for renewals that waited for these checkpoints.
+    pub(super) fn renew_after(&mut self, checkpoints: &LeaseCheckpointRequest, now: Duration) {
+        let written = |id: i64| checkpoints.checkpoints.iter().any(|checkpoint| checkpoint.id == id);
+        let (again, waiting) = std::mem::take(&mut self.renewals)
+            .into_iter()
+            .partition(|(id, _)| written(*id));
+        self.renewals = waiting;
+        let again: Vec<(i64, Waiter)> = again;
+        for (id, waiter) in again {
+            self.renew(waiter, id, now);
+        }
+    }
+
+    /// Lets the compactor look at the clock.
+    pub(super) fn compact_by_itself(&mut self, now: Duration) {
+        let Some(compactor) = self.compactor.as_mut().filter(|_| !self.stopping) else {
+            return;
+        };
+        let readable = self.state.readable();
+        let moment = Moment {
+            now,
+            revision: readable.revision,
+            compact_revision: readable.compact_revision,
+            is_leader: self.was_leader,
+        };
+        if let Some(revision) = compactor.look(moment) {
+            self.propose_own(InternalRaftRequest {
+                compaction: Some(CompactionRequest {
+                    revision,
+                    physical: false,
+                }),
+                ..Default::default()
+            });
+        }
+    }
+}
