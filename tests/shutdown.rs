@@ -17,9 +17,9 @@ use tokio::task::LocalSet;
 
 /// How long a shutdown may take with a client that does not read: its 5 seconds, a checkpoint, and a slow machine.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(15);
-/// Keys and their size in bytes: a list that is longer than what sockets buffer.
-const KEYS: usize = 100;
-const VALUE_BYTES: usize = 100 << 10;
+/// Keys and their size in bytes: a list that is many times longer than the windows it is read with.
+const KEYS: usize = 40;
+const VALUE_BYTES: usize = 32 << 10;
 
 async fn fill(server: &Server) -> i64 {
     let channel = Channel::connect(&server.address()).await.expect("a connection");

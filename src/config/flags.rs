@@ -109,7 +109,7 @@ pub const FLAGS: &[Flag] = &[
         "http://localhost:2380",
         List,
         Used,
-        "URLs to listen on for peers",
+        "URLs to listen on for peers: /version and /members so far",
     ),
     flag(
         "listen-client-urls",

@@ -3,8 +3,8 @@
 //! A state machine on a clock that is passed in; it runs on every member and names a revision only on the leader. By
 //! age, the store's revision is noted ten times per retention (of an hour at most), and what was the newest a retention
 //! (and up to one such interval) ago is compacted: for the first time when a whole retention has gone by, then every
-//! retention or every hour, whichever is shorter. By number, all but so many revisions are compacted every five minutes.
-//! What was noted is not kept over a restart.
+//! retention or every hour, whichever is shorter. By number, all but so many revisions are compacted every five
+//! minutes. What was noted is not kept over a restart.
 
 use crate::config::values::AutoCompaction;
 use std::collections::VecDeque;
