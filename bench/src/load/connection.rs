@@ -1,9 +1,13 @@
-//! The client's half of one HTTP/2 connection that carries nothing but unary gRPC calls.
+//! The client's half of one HTTP/2 connection that carries nothing but gRPC calls: unary ones, one-way streams of
+//! replies, and long streams on which each message has one answer.
 //!
-//! Obeys the server's windows and settings, and answers its pings. Allocates while it is set up and not per call.
-//! What no gRPC server of ours sends (padding, CONTINUATION, pushes) ends the run with an error that names it.
+//! Obeys the server's windows and settings, and answers its pings. Allocates while it is set up and not per call, large
+//! messages aside. What no gRPC server of ours sends (padding, CONTINUATION, pushes) ends the run with an error that
+//! names it.
 
-use super::request::{Operation, Template};
+use super::fields::Fields;
+use super::recipe::{Accept, Call, Recipe};
+use super::reply::Reply;
 use ringd::http::HeaderList;
 use ringd::http::frame::{FrameHeader, HEADER_LENGTH, PREFACE, flag, kind, setting};
 use ringd::http::hpack::Decoder;
@@ -13,30 +17,49 @@ use std::time::{Duration, Instant};
 
 const INPUT_BYTES: usize = 256 << 10;
 /// What a reply may have, and what all replies may have before the next WINDOW_UPDATE is due.
-const STREAM_WINDOW: u32 = 1 << 20;
+const STREAM_WINDOW: u32 = 0x7fff_ffff;
 const CONNECTION_WINDOW: u32 = 1 << 30;
 /// The windows a connection starts with, RFC 9113 §6.9.2.
 const INITIAL_WINDOW: i64 = 65_535;
+/// The longest DATA frame every server takes, §6.5.2.
+const FRAME_BYTES: usize = 16_384;
 const TABLE_BYTES: usize = 4096;
 const LIST_BYTES: usize = 16 << 10;
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Stream numbers end at 2^31; a run that gets near is stopped.
 const LAST_STREAM: u32 = 0x7fff_fff0;
+/// Bytes of a gRPC message's prefix: not compressed, then the length.
+const PREFIX_LENGTH: usize = 5;
 
-/// A call on its way; the slot is free while `stream` is 0.
-#[derive(Clone, Copy)]
+/// A place for one call at a time. A long stream keeps its place.
+#[derive(Clone, Default)]
 struct Slot {
+    /// 0 while there is none.
     stream: u32,
-    began: Instant,
-    /// Bytes of DATA that arrived.
-    bytes: u32,
+    call: Call,
+    began: Option<Instant>,
+    streaming: bool,
+    accept: Option<Accept>,
+    /// Bytes of DATA that arrived, and what they said first.
+    bytes: u64,
+    reply: Reply,
+    /// Bytes of the answer on a long stream, its prefix included.
+    length: u64,
+    /// Bytes the server takes on the stream.
+    window: i64,
+    /// The rest of a message too large for one frame.
+    rest: Vec<u8>,
 }
 
 /// How a call ended.
 pub struct Finished {
+    pub slot: usize,
+    pub call: Call,
     pub latency: Duration,
-    /// grpc-status was 0, and the reply as long as it has to be.
+    /// grpc-status was 0, and the reply said what it has to.
     pub good: bool,
+    pub reply: Reply,
+    pub bytes: u64,
 }
 
 pub struct Connection {
@@ -49,7 +72,7 @@ pub struct Connection {
     list: HeaderList,
     /// Trailers that said OK and only read the decoder's table; forgotten when the table is written.
     known_good: Vec<u8>,
-    templates: [Template; 2],
+    fields: Fields,
     started: bool,
     settled: bool,
     send_window: i64,
@@ -59,28 +82,17 @@ pub struct Connection {
     received: u32,
     next_stream: u32,
     slots: Vec<Slot>,
+    free: Vec<usize>,
     in_flight: usize,
-    reply_bytes_min: u32,
-    last_reply: Vec<u8>,
+    complaints: usize,
 }
 
 impl Connection {
-    /// Connects, and waits for the server's settings. A reply shorter than `reply_bytes_min` counts as failed.
-    pub fn open(
-        address: SocketAddr,
-        (operation, value_bytes): (Operation, usize),
-        streams: usize,
-        reply_bytes_min: u32,
-    ) -> io::Result<Self> {
+    /// Connects, and waits for the server's settings. `methods` is how many recipes its calls may have.
+    pub fn open(address: SocketAddr, methods: usize, streams: usize) -> io::Result<Self> {
         let socket = TcpStream::connect(address)?;
         socket.set_nodelay(true)?;
         socket.set_read_timeout(Some(HANDSHAKE))?;
-        let authority = address.to_string();
-        let slot = Slot {
-            stream: 0,
-            began: Instant::now(),
-            bytes: 0,
-        };
         let mut connection = Self {
             socket,
             input: vec![0; INPUT_BYTES].into(),
@@ -90,7 +102,7 @@ impl Connection {
             decoder: Decoder::new(TABLE_BYTES),
             list: HeaderList::new(LIST_BYTES),
             known_good: Vec::with_capacity(64),
-            templates: Template::pair(operation, value_bytes, &authority, TABLE_BYTES as u32),
+            fields: Fields::new(address.to_string(), methods, TABLE_BYTES as u32),
             started: false,
             settled: false,
             send_window: INITIAL_WINDOW,
@@ -99,10 +111,10 @@ impl Connection {
             table_bytes: TABLE_BYTES as u32,
             received: 0,
             next_stream: 1,
-            slots: vec![slot; streams],
+            slots: vec![Slot::default(); streams],
+            free: (0..streams).rev().collect(),
             in_flight: 0,
-            reply_bytes_min,
-            last_reply: Vec::with_capacity(STREAM_WINDOW as usize),
+            complaints: 0,
         };
         connection.greet();
         connection.flush()?;
@@ -111,7 +123,7 @@ impl Connection {
             connection.flush()?;
         }
         if connection.table_bytes < TABLE_BYTES as u32 {
-            connection.templates = Template::pair(operation, value_bytes, &authority, connection.table_bytes);
+            connection.fields = Fields::new(address.to_string(), methods, connection.table_bytes);
         }
         connection.socket.set_nonblocking(true)?;
         Ok(connection)
@@ -148,46 +160,96 @@ impl Connection {
         &self.socket
     }
 
-    pub fn in_flight(&self) -> usize {
-        self.in_flight
-    }
-
     /// Whether bytes wait for the socket to take them.
     pub fn has_output(&self) -> bool {
         self.written < self.output.len()
     }
 
-    /// The message of the last DATA frame, with its prefix.
-    pub fn last_reply(&self) -> &[u8] {
-        &self.last_reply
-    }
-
-    /// Whether one more call may start now, by the streams and the windows.
-    pub fn may_start(&self) -> bool {
-        let needs = self.templates[0].flow_length() as i64;
-        self.in_flight < self.streams_max && self.send_window >= needs && self.stream_window >= needs
-    }
-
-    /// Queues a call, after `may_start`.
-    #[inline]
-    pub fn start(&mut self, key: u64, stamp: u64, now: Instant) {
-        let stream = self.next_stream;
-        let slot = self
-            .slots
-            .iter_mut()
-            .find(|slot| slot.stream == 0)
-            .expect("a slot is free: may_start");
-        *slot = Slot {
-            stream,
-            began: now,
-            bytes: 0,
+    /// The slot that the next call gets, if it may start now, by the streams and the windows.
+    pub fn free_slot(&self, recipe_bytes_max: usize) -> Option<usize> {
+        let slot = *self.free.last()?;
+        let needs = (recipe_bytes_max + PREFIX_LENGTH).min(FRAME_BYTES) as i64;
+        let window = if self.slots[slot].stream == 0 {
+            self.stream_window
+        } else {
+            self.slots[slot].window
         };
-        let template = &self.templates[usize::from(self.started)];
-        template.write(&mut self.output, stream, key, stamp);
-        self.send_window -= template.flow_length() as i64;
+        (self.in_flight < self.streams_max && self.send_window >= needs && window >= needs).then_some(slot)
+    }
+
+    /// Queues a call in `slot`, after `free_slot` returned it. Its latency counts from `began`.
+    #[inline]
+    pub fn start(&mut self, slot: usize, recipe: &Recipe, call: Call, stamp: u64, began: Instant) {
+        assert_eq!(self.free.pop(), Some(slot), "the slot is the free one");
+        let fresh = self.slots[slot].stream == 0;
+        if fresh {
+            let start = self.output.len();
+            self.output.resize(start + HEADER_LENGTH, 0);
+            self.fields.write(&mut self.output, call.recipe, recipe.path);
+            let header = FrameHeader {
+                length: self.output.len() - start - HEADER_LENGTH,
+                kind: kind::HEADERS,
+                flags: flag::END_HEADERS,
+                stream: self.next_stream,
+            };
+            patch(&mut self.output[start..], header);
+        }
+        let place = &mut self.slots[slot];
+        if fresh {
+            place.stream = self.next_stream;
+            place.window = self.stream_window;
+            self.next_stream += 2;
+        }
+        (place.call, place.began, place.bytes) = (call, Some(began), 0);
+        (place.streaming, place.accept) = (recipe.streaming, Some(recipe.accept));
         self.started = true;
         self.in_flight += 1;
-        self.next_stream += 2;
+        let length = PREFIX_LENGTH + recipe.length();
+        if length > FRAME_BYTES {
+            write_message(&mut place.rest, recipe, &call, stamp);
+            self.send_rest(slot);
+            return;
+        }
+        let header = FrameHeader {
+            length,
+            kind: kind::DATA,
+            flags: if recipe.streaming { 0 } else { flag::END_STREAM },
+            stream: place.stream,
+        };
+        header.write(&mut self.output);
+        write_message(&mut self.output, recipe, &call, stamp);
+        place.window -= length as i64;
+        self.send_window -= length as i64;
+    }
+
+    /// Sends as much of a large message as the windows take.
+    fn send_rest(&mut self, slot: usize) {
+        let place = &mut self.slots[slot];
+        let mut rest = &place.rest[..];
+        while !rest.is_empty() {
+            let length = rest
+                .len()
+                .min(FRAME_BYTES)
+                .min(self.send_window.min(place.window).max(0) as usize);
+            if length == 0 {
+                break;
+            }
+            let (part, behind) = rest.split_at(length);
+            let last = behind.is_empty() && !place.streaming;
+            let header = FrameHeader {
+                length,
+                kind: kind::DATA,
+                flags: if last { flag::END_STREAM } else { 0 },
+                stream: place.stream,
+            };
+            header.write(&mut self.output);
+            self.output.extend_from_slice(part);
+            place.window -= length as i64;
+            self.send_window -= length as i64;
+            rest = behind;
+        }
+        let sent = place.rest.len() - rest.len();
+        place.rest.drain(..sent);
     }
 
     /// Writes what the socket takes.
@@ -252,7 +314,7 @@ impl Connection {
     ) -> io::Result<()> {
         match header.kind {
             kind::DATA if !header.has(flag::PADDED) && !header.has(flag::END_STREAM) => {
-                self.data(header.stream, payload);
+                self.data(header.stream, payload, now, done);
                 Ok(())
             }
             kind::HEADERS if header.flags & !flag::END_STREAM == flag::END_HEADERS => {
@@ -269,12 +331,8 @@ impl Connection {
                 self.output.extend_from_slice(payload);
                 Ok(())
             }
-            // Of a stream: its calls are one frame each, and were checked against the initial window.
-            kind::WINDOW_UPDATE if header.stream == 0 => {
-                self.send_window += i64::from(number(payload)? & 0x7fff_ffff);
-                Ok(())
-            }
-            kind::WINDOW_UPDATE | kind::SETTINGS | kind::PING => Ok(()),
+            kind::WINDOW_UPDATE => self.window_update(header.stream, i64::from(number(payload)? & 0x7fff_ffff)),
+            kind::SETTINGS | kind::PING => Ok(()),
             kind::GOAWAY => Err(io::Error::other(format!(
                 "the server says goodbye: {}",
                 payload.escape_ascii()
@@ -285,17 +343,42 @@ impl Connection {
         }
     }
 
-    #[inline]
-    fn data(&mut self, stream: u32, payload: &[u8]) {
-        if let Some(slot) = self.slots.iter_mut().find(|slot| slot.stream == stream) {
-            slot.bytes += payload.len() as u32;
+    fn window_update(&mut self, stream: u32, bytes: i64) -> io::Result<()> {
+        if stream == 0 {
+            self.send_window += bytes;
+            for slot in 0..self.slots.len() {
+                if !self.slots[slot].rest.is_empty() {
+                    self.send_rest(slot);
+                }
+            }
+        } else if let Some(slot) = self.slots.iter().position(|slot| slot.stream == stream) {
+            self.slots[slot].window += bytes;
+            self.send_rest(slot);
         }
-        self.last_reply.clear();
-        self.last_reply.extend_from_slice(payload);
+        Ok(())
+    }
+
+    #[inline]
+    fn data(&mut self, stream: u32, payload: &[u8], now: Instant, done: &mut impl FnMut(Finished)) {
         self.received += payload.len() as u32;
         if self.received > CONNECTION_WINDOW / 2 {
             self.grant(self.received);
             self.received = 0;
+        }
+        let Some(slot) = self.slots.iter().position(|slot| slot.stream == stream) else {
+            return;
+        };
+        let place = &mut self.slots[slot];
+        if place.bytes == 0
+            && let Some((prefix, message)) = payload.split_first_chunk::<PREFIX_LENGTH>()
+        {
+            place.reply = Reply::parse(message);
+            let length = u32::from_be_bytes([prefix[1], prefix[2], prefix[3], prefix[4]]);
+            place.length = PREFIX_LENGTH as u64 + u64::from(length);
+        }
+        place.bytes += payload.len() as u64;
+        if place.streaming && place.began.is_some() && place.bytes >= place.length {
+            self.end(slot, true, now, done);
         }
     }
 
@@ -313,36 +396,64 @@ impl Connection {
             self.known_good.extend_from_slice(block);
         }
         if trailers && !good {
-            let text: Vec<_> = self
-                .list
-                .iter()
-                .map(|(name, value)| (name.escape_ascii(), value.escape_ascii()))
-                .collect();
-            eprintln!(
-                "ringd-bench: a call failed:{}",
-                text.iter().map(|(n, v)| format!(" {n}: {v}")).collect::<String>()
-            );
+            self.complain();
         }
         Ok(good)
     }
 
+    /// Shows the first trailers that say something else than OK.
+    fn complain(&mut self) {
+        self.complaints += 1;
+        if self.complaints > 3 {
+            return;
+        }
+        let fields = self.list.iter();
+        let text: String = fields
+            .map(|(name, value)| format!(" {}: {}", name.escape_ascii(), value.escape_ascii()))
+            .collect();
+        eprintln!("ringd-bench: a call failed:{text}");
+    }
+
     #[inline]
     fn finish(&mut self, stream: u32, good: bool, now: Instant, done: &mut impl FnMut(Finished)) -> io::Result<()> {
-        let Some(slot) = self.slots.iter_mut().find(|slot| slot.stream == stream) else {
+        let Some(slot) = self.slots.iter().position(|slot| slot.stream == stream) else {
             // RST_STREAM(NO_ERROR) may follow a whole reply.
             return Ok(());
         };
-        slot.stream = 0;
-        self.in_flight -= 1;
-        let good = good && slot.bytes >= self.reply_bytes_min;
-        done(Finished {
-            latency: now - slot.began,
-            good,
-        });
+        if self.slots[slot].streaming {
+            return Err(io::Error::other("the server ended a stream that was to go on"));
+        }
+        self.slots[slot].stream = 0;
+        self.slots[slot].rest.clear();
+        self.end(slot, good, now, done);
         if self.next_stream > LAST_STREAM {
             return Err(io::Error::other("out of stream numbers: make the run shorter"));
         }
         Ok(())
+    }
+
+    /// The call in `slot` has its answer.
+    #[inline]
+    fn end(&mut self, slot: usize, good: bool, now: Instant, done: &mut impl FnMut(Finished)) {
+        let place = &mut self.slots[slot];
+        let Some(began) = place.began.take() else { return };
+        let accepted = match place.accept {
+            Some(Accept::Bytes(least)) => place.bytes >= u64::from(least),
+            Some(Accept::Succeeded) => place.reply.second == 1,
+            Some(Accept::Alive) => place.reply.third > 0,
+            None => false,
+        };
+        let finished = Finished {
+            slot,
+            call: place.call,
+            latency: now.saturating_duration_since(began),
+            good: good && accepted,
+            reply: place.reply,
+            bytes: place.bytes,
+        };
+        self.free.push(slot);
+        self.in_flight -= 1;
+        done(finished);
     }
 
     fn settings(&mut self, payload: &[u8]) -> io::Result<()> {
@@ -371,4 +482,19 @@ fn number(bytes: &[u8]) -> io::Result<u32> {
         .first_chunk()
         .ok_or_else(|| io::Error::other("a frame of four bytes is shorter"))?;
     Ok(u32::from_be_bytes(*bytes))
+}
+
+/// Puts a frame's header into the place left for it.
+fn patch(place: &mut [u8], header: FrameHeader) {
+    place[..3].copy_from_slice(&(header.length as u32).to_be_bytes()[1..]);
+    place[3..5].copy_from_slice(&[header.kind, header.flags]);
+    place[5..HEADER_LENGTH].copy_from_slice(&header.stream.to_be_bytes());
+}
+
+/// Appends a gRPC message.
+#[inline]
+fn write_message(out: &mut Vec<u8>, recipe: &Recipe, call: &Call, stamp: u64) {
+    out.push(0);
+    out.extend_from_slice(&(recipe.length() as u32).to_be_bytes());
+    recipe.write(out, call, stamp);
 }
