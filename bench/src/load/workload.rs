@@ -3,8 +3,10 @@
 //! A workload knows what its calls depend on (the revision of a key's last change, the lease a slot holds) and nothing
 //! of connections and time.
 
-use super::recipe::{Call, Recipe};
+use super::recipe::{Call, KEYS_MAX, Recipe};
 use super::reply::Reply;
+use std::sync::OnceLock;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A source of calls.
 pub trait Workload {
@@ -96,7 +98,7 @@ impl Workload for Lists {
 /// Nodes that renew their lease objects, each in turn, as kubelets do: a Txn that puts if nobody else did. The objects
 /// are made first.
 pub struct Heartbeats {
-    recipes: [Recipe; 1],
+    recipes: [Recipe; 2],
     /// The revision of each node's last change; 0 before its first and while one is on its way.
     revisions: Vec<i64>,
     made: u64,
@@ -107,7 +109,7 @@ pub struct Heartbeats {
 impl Heartbeats {
     pub fn new(nodes: u64, value_bytes: usize) -> Self {
         Self {
-            recipes: [Recipe::put_if_unchanged(value_bytes)],
+            recipes: [Recipe::put(value_bytes), Recipe::put_if_unchanged(value_bytes)],
             revisions: vec![0; nodes as usize],
             made: 0,
             known: 0,
@@ -137,7 +139,7 @@ impl Workload for Heartbeats {
             .find(|node| self.revisions[*node] != 0)?;
         self.turn = (node + 1) % nodes;
         Some(Call {
-            recipe: 0,
+            recipe: 1,
             key: node as u64,
             number: std::mem::take(&mut self.revisions[node]),
         })
@@ -158,6 +160,8 @@ impl Workload for Heartbeats {
 pub struct Churn {
     recipes: [Recipe; 3],
     pods: Vec<Pod>,
+    /// The first pod's key.
+    first: u64,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -167,6 +171,9 @@ struct Pod {
     revision: i64,
 }
 
+/// Keys of pods are above this, and where a run begins depends on the clock: a pod must not be there when it is created,
+/// and runs end with pods that live.
+const PODS_FROM: u64 = KEYS_MAX / 2;
 /// Status updates of a pod that starts.
 const UPDATES: usize = 3;
 const PUT: usize = 0;
@@ -182,6 +189,7 @@ impl Churn {
                 Recipe::get(false, value_bytes),
             ],
             pods: vec![Pod::default(); slots],
+            first: PODS_FROM + since_epoch().as_secs() % 4000 * 100_000,
         }
     }
 
@@ -203,10 +211,10 @@ impl Workload for Churn {
 
     fn next(&mut self, slot: usize, _random: u64) -> Option<Call> {
         let pod = self.pods[slot];
-        let names = super::recipe::KEYS_MAX / self.pods.len() as u64;
+        let number = pod.cycle * self.pods.len() as u64 + slot as u64;
         Some(Call {
             recipe: Self::recipe(pod.step),
-            key: pod.cycle % names * self.pods.len() as u64 + slot as u64,
+            key: PODS_FROM + (self.first - PODS_FROM + number) % (KEYS_MAX - PODS_FROM),
             number: pod.revision,
         })
     }
@@ -335,14 +343,13 @@ impl Workload for Leases {
 
 /// Ids of a run's leases: apart from those of runs before it on the same server, by the clock.
 fn lease_id(number: u64) -> i64 {
-    use std::sync::OnceLock;
-    use std::time::{SystemTime, UNIX_EPOCH};
     static BASE: OnceLock<i64> = OnceLock::new();
-    let base = BASE.get_or_init(|| {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        (since.as_millis() as i64 & 0xff_ffff_ffff) << 20
-    });
+    let base = BASE.get_or_init(|| (since_epoch().as_millis() as i64 & 0xff_ffff_ffff) << 20);
     base + number as i64
+}
+
+fn since_epoch() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -362,7 +369,7 @@ mod tests {
         let mut seen = Vec::new();
         for revision in 10..18 {
             let call = churn.next(1, 0).unwrap();
-            seen.push((call.recipe, call.key, call.number));
+            seen.push((call.recipe, call.key - churn.first, call.number));
             churn.done(1, &call, &reply(revision));
         }
         let expected = [
@@ -376,15 +383,9 @@ mod tests {
             (DELETE, 1, 16),
         ];
         assert_eq!(seen, expected);
-        assert_eq!(
-            churn.next(1, 0).unwrap(),
-            Call {
-                recipe: PUT,
-                key: 3,
-                number: 0
-            }
-        );
-        assert_eq!(churn.next(0, 0).unwrap().key, 0);
+        let next = churn.next(1, 0).unwrap();
+        assert_eq!((next.recipe, next.key - churn.first, next.number), (PUT, 3, 0));
+        assert_eq!(churn.next(0, 0).unwrap().key, churn.first);
     }
 
     #[test]
