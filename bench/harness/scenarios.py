@@ -187,7 +187,7 @@ WATCHES = Stage(
         Scenario("watch-latency", "From a put to its event, 1 000 watchers", "watch-latency", ("--watchers", 1_000)),
         Scenario("lease-grant", "Leases granted", "lease-grant"),
         Scenario(
-            "lease-revoke", "Leases granted, a key attached, revoked", "lease-revoke", goals=(Goal("rate", at_least=5),)
+            "lease-churn", "Leases granted, a key attached, revoked", "lease-churn", goals=(Goal("rate", at_least=5),)
         ),
         Scenario("lease-keepalive", "Leases kept alive", "lease-keepalive", goals=(Goal("rate", at_least=10),)),
         Scenario("heartbeats", "Kubernetes nodes' heartbeats", "heartbeats"),

@@ -30,6 +30,7 @@ def median(runs):
         by_quantile = {}
         for quantile, value in (point for points in distributions for point in points):
             by_quantile.setdefault(quantile, []).append(value)
+        # Those that not every round reached are left out.
         whole = [(q, statistics.median(v)) for q, v in sorted(by_quantile.items()) if len(v) == len(runs)]
         found["latency"] = [list(point) for point in whole]
     found["series"] = next((run["series"] for run in runs if run.get("series")), [])
@@ -37,9 +38,10 @@ def median(runs):
 
 
 def latency(run):
-    """The points of the distribution: those that were measured, else those among the figures."""
+    """The points of the distribution that a call stands behind; for want of a distribution, those among the figures."""
     if run.get("latency"):
-        return [(quantile, value) for quantile, value in run["latency"] if value > 0]
+        rarest = 1 / max(run.get("calls", 0), 1)
+        return [(quantile, value) for quantile, value in run["latency"] if value > 0 and 1 - quantile >= rarest]
     named = ((0.5, "p50_us"), (0.9, "p90_us"), (0.99, "p99_us"), (0.999, "p999_us"))
     return [(quantile, run[key]) for quantile, key in named if run.get(key)]
 
