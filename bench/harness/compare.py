@@ -197,6 +197,10 @@ def compare(arguments):
     comparison.histograms = "--histogram" in usage
     try:
         comparison.run()
+    except (Failure, KeyboardInterrupt):
+        say(f"not finished; what there is: {output / 'report.html'}")
+        results["unfinished"] = True
+        raise
     finally:
         comparison.save()
         write(results, output)

@@ -89,6 +89,8 @@ def opening(results):
     warnings = []
     if results["settings"]["form"] == "quick":
         warnings.append("This is a smoke run: it shows that the comparison works, and its figures mean nothing.")
+    if results.get("unfinished"):
+        warnings.append("The comparison did not come to its end.")
     if results["settings"]["debug"]:
         warnings.append("ringd was a debug build.")
     if results["machine"]["load_at_start"] > 0.5:

@@ -17,6 +17,8 @@ from .server import NotAvailable, Server, settle
 SAME_HISTORY_KEYS = 300
 # What a key takes beside its value in the hungriest server, to tell what fits.
 KEY_BYTES_ESTIMATE = 400
+# Beside ten times what it should take: preparing, warming up, a server that is slow.
+RUN_SECONDS_MAX = 60
 # Copying a data directory and starting on it a few times, as planned.
 RESTARTS_SECONDS = 4
 
@@ -94,7 +96,7 @@ class Comparison:
                 rounds, seconds = self.extent(scenario)
                 self.progress.plan(self.seconds_of_run(seconds) * rounds * servers)
         for curve in stage.curves:
-            self.progress.plan(per_run * len(curve.shares) * servers)
+            self.progress.plan(per_run * len(self.shares_of(curve)) * servers)
         if stage.measures_store:
             self.progress.plan(RESTARTS_SECONDS * servers)
 
@@ -118,6 +120,9 @@ class Comparison:
         if self.settings.form == "quick":
             return self.settings.rounds, self.settings.seconds
         return scenario.rounds or self.settings.rounds, scenario.seconds or self.settings.seconds
+
+    def shares_of(self, curve):
+        return curve.shares[1::2] if self.settings.form == "quick" else curve.shares
 
     def keys_of(self, stage):
         if self.settings.form == "quick":
@@ -155,7 +160,8 @@ class Comparison:
         found = {}
         for server in self.servers:
             before = grpc.revision(server.address)
-            seen = server.load("fill", "--keys", keys, "--value-bytes", value_bytes, *scenarios.DEEP)
+            flags = ("--keys", keys, "--value-bytes", value_bytes, *scenarios.DEEP)
+            seen = server.load("fill", *flags, seconds_max=RUN_SECONDS_MAX + keys / 200)
             after = grpc.count(server.address)
             risen = after["revision"] - before
             self.check(f"{keys} keys put into {server.name}: the revision rose by {risen}", risen == keys)
@@ -225,7 +231,7 @@ class Comparison:
             about.update(status="not available", reason=f"{scenario.share_of} was not measured")
             return self.skip(scenario, rounds, seconds, about)
         flags = (*scenario.flags, *(("--rate", rate) if rate else ()))
-        about.update(offered=rate, command=command_line(scenario.command, keys, stage.value_bytes, seconds, flags))
+        about.update(offered=rate, command=command_line(scenario, keys, stage.value_bytes, seconds, flags))
         try:
             for server in self.servers_of(scenario):
                 for command, prepare in scenario.prepare:
@@ -266,21 +272,20 @@ class Comparison:
         """One run, with what it did to the server's memory; its work is checked."""
         settle(self.servers, self.settings.settle_seconds)
         name = f"{scenario.name}-{number + 1}"
-        flags = ("--keys", keys, "--value-bytes", value_bytes, "--seconds", seconds, "--seed", number + 1, *flags)
-        if self.histograms:
+        if scenario.usual_flags:
+            flags = ("--keys", keys, "--seed", number + 1, *flags)
+        flags = ("--value-bytes", value_bytes, "--seconds", seconds, *flags)
+        if self.histograms and scenario.usual_flags:
             plain = "".join(letter if letter.isalnum() or letter in ".-" else "-" for letter in server.name)
             flags = (*flags, "--histogram", self.output / "hdr" / f"{name}-{plain}.hdr")
         before, resident = grpc.revision(server.address), server.memory()["rss_bytes"]
         server.forget_peak()
-        run = server.load(scenario.command, *flags)
+        run = server.load(scenario.command, *flags, seconds_max=RUN_SECONDS_MAX + 10 * seconds)
         memory = server.memory()
         risen = grpc.revision(server.address) - before
         run["extra_memory_bytes"] = max(0, memory["peak_bytes"] - resident)
         run["peak_bytes"] = memory["peak_bytes"]
-        done = run["calls"] > 0 and run["failed"] == 0 and risen == run["revision_rose"]
-        said = f"{run['calls']} calls, {run['failed']} failed, the revision rose by {risen}"
-        if risen != run["revision_rose"]:
-            said += f" where the load's calls make {run['revision_rose']}"
+        done, said = verify(run, risen)
         self.check(f"{name} on {server.name}: {said}", done)
         return run
 
@@ -292,7 +297,7 @@ class Comparison:
         about = {"name": curve.name, "title": curve.title, "status": "measured", "points": points}
         self.results["curves"].append(about)
         scenario = scenarios.Scenario(f"{curve.name}-curve", curve.title, curve.command)
-        for number, share in enumerate(curve.shares):
+        for number, share in enumerate(self.shares_of(curve)):
             for server in self.servers:
                 weight = self.seconds_of_run(self.settings.seconds)
                 if server.name not in best:
@@ -306,7 +311,7 @@ class Comparison:
                     run = self.measure(server, scenario, *extent, number, flags)
                 except NotAvailable as lack:
                     about.update(status="not available", reason=f"not in this ringd-bench ({lack})")
-                    skipped = weight * len(self.servers) * len(curve.shares)
+                    skipped = weight * len(self.servers) * len(self.shares_of(curve))
                     return self.progress.step(skipped, f"{curve.name}-curve: {about['reason']}")
                 except (Failure, grpc.CallFailed) as failure:
                     self.check(f"{curve.name}-curve at {rate}/s on {server.name}: {failure}", False)
@@ -338,6 +343,9 @@ class Comparison:
 
     def sweep_value(self, sweep, extent, row):
         flags = {key: value for key, value in extent.items() if key.startswith("--")}
+        if "watchers" in extent:
+            words = scenarios.watchers(extent["watchers"])
+            flags = dict(zip(words[::2], words[1::2], strict=True))
         deep = {"--connections": 16, "--streams": 32} if sweep.scenarios == scenarios.BASIC else {}
         # Large values: no more in flight than the memory of the network takes.
         if extent["value_bytes"] >= 65_536:
@@ -434,8 +442,22 @@ def relative(text, *paths):
     return text.replace(f"{ROOT}/", "")
 
 
-def command_line(command, keys, value_bytes, seconds, flags):
-    words = [command, "--keys", keys, "--value-bytes", value_bytes, "--seconds", seconds, *flags]
+def verify(run, risen):
+    """Whether a run did its work, and words for it; `risen` is the store's revision by a call of our own."""
+    if "revision_rose" not in run:
+        # A load of watches, which sees to it itself that no event is lost, repeated or out of order.
+        puts = run["puts_rate"] * run["seconds"]
+        said = f"{run['calls']} events of {puts:.0f} puts, the revision rose by {risen} from before its warm-up"
+        return run["calls"] > 0 and run["failed"] == 0 and risen >= puts > 0, said
+    said = f"{run['calls']} calls, {run['failed']} failed, the revision rose by {risen}"
+    if risen != run["revision_rose"]:
+        said += f" where the load's calls make {run['revision_rose']}"
+    return run["calls"] > 0 and run["failed"] == 0 and risen == run["revision_rose"], said
+
+
+def command_line(scenario, keys, value_bytes, seconds, flags):
+    usual = ["--keys", keys] if scenario.usual_flags else []
+    words = [scenario.command, *usual, "--value-bytes", value_bytes, "--seconds", seconds, *flags]
     return " ".join(["ringd-bench", *map(str, words)])
 
 

@@ -39,6 +39,8 @@ class Scenario:
     since: tuple = (0,)
     share_of: str | None = None
     share: float = 0.0
+    # Whether the command takes the usual flags beside its own: keys, seed, histogram.
+    usual_flags: bool = True
     # Instead of the form's.
     seconds: float | None = None
     rounds: int | None = None
@@ -79,7 +81,7 @@ class Sweep:
     title: str
     unit: str
     values: tuple
-    # What a value changes: `keys`, `value_bytes`, `versions`, or a flag of the load.
+    # What a value changes: `keys`, `value_bytes`, `versions`, `watchers`, or a flag of the load.
     sets: str
     scenarios: tuple
     usual: dict = field(default_factory=dict)
@@ -98,6 +100,13 @@ GET = Scenario(
     goals=(Goal("rate", at_least=12), Goal("server_cpu_us", at_most=1 / 15)),
 )
 WATCH_GOALS = (Goal("event_rate", at_least=10), Goal("p99_us", at_most=1 / 10))
+
+
+def watchers(number):
+    """Flags for so many watches of one key, each on a stream of its own, at most a thousand streams to a connection."""
+    connections = max(min(10, number), number // 1000)
+    return ("--connections", connections, "--streams", number // connections)
+
 
 POINTS = Stage(
     "points",
@@ -182,9 +191,19 @@ WATCHES = Stage(
     value_bytes=VALUE_BYTES,
     quick_keys=1_000,
     scenarios=(
-        Scenario("watch", "One write to 1 000 watchers", "watch", ("--watchers", 1_000), goals=WATCH_GOALS),
-        Scenario("watch-10k", "One write to 10 000 watchers", "watch", ("--watchers", 10_000), goals=WATCH_GOALS),
-        Scenario("watch-latency", "From a put to its event, 1 000 watchers", "watch-latency", ("--watchers", 1_000)),
+        Scenario(
+            "watch", "One write to 1 000 watchers", "watch", watchers(1_000), goals=WATCH_GOALS, usual_flags=False
+        ),
+        Scenario(
+            "watch-10k", "One write to 10 000 watchers", "watch", watchers(10_000), goals=WATCH_GOALS, usual_flags=False
+        ),
+        Scenario(
+            "watch-latency",
+            "Events of 20 puts a second, 1 000 watchers",
+            "watch",
+            (*watchers(1_000), "--rate", 20),
+            usual_flags=False,
+        ),
         Scenario("lease-grant", "Leases granted", "lease-grant"),
         Scenario(
             "lease-churn", "Leases granted, a key attached, revoked", "lease-churn", goals=(Goal("rate", at_least=5),)
@@ -233,8 +252,8 @@ SWEEPS = (
         "Watchers of one key",
         "watchers",
         (1, 10, 100, 1_000, 10_000, 100_000),
-        "--watchers",
-        (Scenario("watch", "One write to all watchers", "watch", ()),),
+        "watchers",
+        (Scenario("watch", "One write to all watchers", "watch", (), usual_flags=False),),
         {"keys": 1_000},
     ),
     Sweep("history", "Versions of each key", "versions", (1, 5, 20), "versions", BASIC, {"keys": 100_000}),

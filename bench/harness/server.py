@@ -63,11 +63,15 @@ class Server:
     def log_end(self):
         return self.log.read_text(errors="replace")[-2000:]
 
-    def load(self, command, *flags):
+    def load(self, command, *flags, seconds_max=None):
         """Runs the load on core 1 and returns what it saw."""
         loader = ["taskset", "-c", LOAD_CORE, str(self.loader), command, "--address", self.address]
         loader += ["--process", str(self.process.pid), *map(str, flags)]
-        run = subprocess.run(loader, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            run = subprocess.run(loader, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=seconds_max)
+        except subprocess.TimeoutExpired as error:
+            end = f"has not ended after {error.timeout:.0f} s; the server's log ends with:\n{self.log_end()}"
+            raise Failure(f"the {command} load on {self.name} {end}") from error
         if run.returncode == 2:
             raise NotAvailable(run.stderr.splitlines()[0] if run.stderr else "refused its arguments")
         if run.returncode != 0:

@@ -149,7 +149,7 @@ class Report(unittest.TestCase):
         for scenario in results["scenarios"]:
             for each in scenario["runs"].values():
                 for run in each:
-                    for key in ("latency", "series", "p999_us", "events", "bytes", "server_cpu_us"):
+                    for key in ("latency", "series", "p999_us", "puts_rate", "bytes", "server_cpu_us"):
                         run.pop(key, None)
         names = [name for name, _ in Marks(report.page(results)).charts]
         self.assertIn("Latency: Durable puts, 512 in flight", names)
@@ -188,14 +188,14 @@ class Figures(unittest.TestCase):
         self.assertEqual(summary.verdict("name", "title", goal, {}, results)["against"], {})
 
     def test_rounds_become_medians(self):
-        runs_of = [{"rate": rate, "calls": 1, "latency": [[0.5, rate], [0.9, 9]]} for rate in (1, 30, 2)]
+        runs_of = [{"rate": rate, "calls": 100, "latency": [[0.5, rate], [0.9, 9]]} for rate in (1, 30, 2)]
         found = summary.median(runs_of)
         self.assertEqual(found["rate"], 2)
         self.assertEqual(found["latency"], [[0.5, 2], [0.9, 9]])
 
     def test_events_and_bytes_become_rates(self):
-        found = summary.derive({"seconds": 2.0, "events": 10, "bytes": 40})
-        self.assertEqual((found["event_rate"], found["byte_rate"]), (5, 20))
+        self.assertEqual(summary.derive({"seconds": 2.0, "rate": 30, "puts_rate": 3})["event_rate"], 30)
+        self.assertEqual(summary.derive({"seconds": 2.0, "bytes": 40})["byte_rate"], 20)
 
     def test_ratios_read_as_multiples_or_parts(self):
         self.assertEqual(
@@ -223,6 +223,21 @@ class Figures(unittest.TestCase):
         self.assertEqual(len(names), len(set(names)))
         metrics = {goal.metric for stage in scenarios.STAGES for each in stage.scenarios for goal in each.goals}
         self.assertLessEqual(metrics, set(scenarios.METRICS))
+
+
+class Checks(unittest.TestCase):
+    def test_a_run_counts_only_with_its_work_done(self):
+        run = {"calls": 10, "failed": 0, "revision_rose": 12, "seconds": 1.0}
+        self.assertTrue(runs.verify(run, 12)[0])
+        self.assertFalse(runs.verify(run, 11)[0])
+        self.assertFalse(runs.verify({**run, "failed": 1}, 12)[0])
+        self.assertFalse(runs.verify({**run, "calls": 0}, 12)[0])
+
+    def test_a_load_of_watches_has_to_have_put(self):
+        run = {"calls": 10, "failed": 0, "puts_rate": 5.0, "seconds": 2.0}
+        self.assertTrue(runs.verify(run, 10)[0])
+        self.assertFalse(runs.verify(run, 9)[0])
+        self.assertFalse(runs.verify({**run, "puts_rate": 0}, 9)[0])
 
 
 class Axes(unittest.TestCase):
