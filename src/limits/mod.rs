@@ -28,6 +28,10 @@ pub const RAFT_COMMITTED_BYTES_PER_READY_MAX: u64 = 16 << 20;
 pub const SERVE_IO_MEMORY_BYTES: usize = 64 * 1024;
 /// After this long a serve core looks for I/O even though tasks are still runnable.
 pub const SERVE_PREEMPT: std::time::Duration = std::time::Duration::from_millis(1);
+/// A serve core whose heartbeat is older than this is woken by a signal.
+pub const SERVE_LATE: std::time::Duration = std::time::Duration::from_secs(1);
+/// Weight of long reads among a serve core's work; all else has 1000.
+pub const SERVE_ASIDE_SHARES: usize = 250;
 /// How often a serve core looks whether its turns are on time.
 pub const SERVE_HEARTBEAT: std::time::Duration = std::time::Duration::from_millis(250);
 /// Most bytes taken from a socket at once, and size of a core's receive buffer.
@@ -207,6 +211,8 @@ const _: () = assert!(WAL_BATCH_BYTES_MAX <= WAL_SPARE_BUFFER_BYTES_MAX);
 pub const NET_TICK: std::time::Duration = std::time::Duration::from_millis(250);
 /// Events of one connection handed to the service before the others get their turn.
 pub const NET_EVENTS_PER_TURN: usize = 1024;
+/// Keys looked at, directly for a connection's calls, that count as one of its events.
+pub const NET_KEYS_PER_EVENT: usize = 16;
 /// Bytes sent on one connection before the others get their turn.
 pub const NET_FLUSH_BYTES: usize = 1 << 20;
 /// Largest output buffer kept by an idle connection.
@@ -271,6 +277,11 @@ pub const RESTORE_REVISION_MAX: i64 = i64::MAX - (1 << 16);
 
 /// The lane of requests to the log core.
 pub const API_MAILBOX_LANE: usize = 0;
+/// Requests of a serve core that the log core has not answered, and bytes of the proposals among them.
+pub const API_WAITING: usize = 65_536;
+pub const API_WAITING_BYTES: usize = 64 << 20;
+/// Keep-alives of a stream that are not answered; with more, no more of them are taken.
+pub const API_KEEP_ALIVES: usize = 1024;
 /// Bytes of requests that a serve core keeps until their callers have sent all.
 pub const API_HELD_BYTES: usize = 16 << 20;
 /// Rows that a range answers in its call's own turn; more go to a task.

@@ -1,12 +1,14 @@
 //! A serve core: one thread, pinned, with an executor.
 
+use super::watchdog::{Heartbeat, watch};
 use crate::limits;
 use crate::reactor::roles::CpuSet;
 use crate::reactor::stall;
 use crate::reactor::start::StartError;
-use glommio::{LocalExecutorBuilder, Placement};
+use glommio::{Latency, LocalExecutorBuilder, Placement, Shares, TaskQueueHandle};
+use std::cell::Cell;
 use std::future::Future;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -36,9 +38,13 @@ impl ServeCore {
     {
         let (started, outcome) = mpsc::channel();
         let name = options.name.clone();
-        let thread = thread::Builder::new()
-            .name(name.clone())
-            .spawn(move || run(options, main, &started))?;
+        let heartbeat = Arc::new(Heartbeat::default());
+        heartbeat.beat();
+        watch(&name, heartbeat.clone())?;
+        let thread = thread::Builder::new().name(name.clone()).spawn(move || {
+            run(options, main, &started, &heartbeat);
+            heartbeat.end();
+        })?;
         match outcome.recv() {
             Ok(Ok(clock)) => Ok(ServeCore { name, clock, thread }),
             Ok(Err(error)) => Err(error),
@@ -97,8 +103,12 @@ fn cpu_time(clock: libc::clockid_t) -> Duration {
     )
 }
 
-fn run<M, F>(options: CoreOptions, main: M, started: &mpsc::Sender<Result<libc::clockid_t, StartError>>)
-where
+fn run<M, F>(
+    options: CoreOptions,
+    main: M,
+    started: &mpsc::Sender<Result<libc::clockid_t, StartError>>,
+    heartbeat: &Arc<Heartbeat>,
+) where
     M: FnOnce() -> F,
     F: Future<Output = ()> + 'static,
 {
@@ -121,17 +131,32 @@ where
     unsafe { libc::pthread_getcpuclockid(libc::pthread_self(), &mut clock) };
     let _ = started.send(Ok(clock));
     let name = options.name;
+    heartbeat.begin();
+    let heartbeat = heartbeat.clone();
     executor.run(async move {
-        super::spawn(watch_for_stalls(name));
+        let shares = Shares::Static(limits::SERVE_ASIDE_SHARES);
+        let queue = glommio::executor().create_task_queue(shares, Latency::NotImportant, "aside");
+        ASIDE.set(Some(queue));
+        super::spawn(watch_for_stalls(name, heartbeat));
         main().await;
     });
 }
 
+thread_local! {
+    /// The calling core's queue of tasks that work long.
+    static ASIDE: Cell<Option<TaskQueueHandle>> = const { Cell::new(None) };
+}
+
+pub(super) fn aside_queue() -> TaskQueueHandle {
+    ASIDE.get().expect("the calling thread is a serve core")
+}
+
 /// Sleeps for a while again and again; waking up late means that a task, or the machine, held the core.
-async fn watch_for_stalls(name: String) {
+async fn watch_for_stalls(name: String, heartbeat: Arc<Heartbeat>) {
     loop {
         let began = Instant::now();
         super::sleep(limits::SERVE_HEARTBEAT).await;
+        heartbeat.beat();
         let late = began.elapsed().saturating_sub(limits::SERVE_HEARTBEAT);
         stall::report(late, &format_args!("a turn of {name} to end"));
     }

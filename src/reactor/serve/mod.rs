@@ -8,6 +8,7 @@ mod core;
 mod files;
 mod notify;
 mod stream;
+mod watchdog;
 
 pub use self::bell::BellWaiter;
 pub use self::core::{CoreClock, CoreOptions, ServeCore};
@@ -25,6 +26,16 @@ pub fn spawn(task: impl Future<Output = ()> + 'static) {
     match glommio::spawn_local_into(task, queue) {
         Ok(task) => drop(task.detach()),
         Err(error) => unreachable!("the queue of a running task exists: {error}"),
+    }
+}
+
+/// Adds a task that works long, in slices with [`yield_now`] between them. However many of these there are, the other
+/// tasks of the core get at least their share of its time ([`crate::limits::SERVE_ASIDE_SHARES`]), and wait no longer
+/// than a slice or two for it. Whatever such a task spawns works aside too.
+pub fn spawn_aside(task: impl Future<Output = ()> + 'static) {
+    match glommio::spawn_local_into(task, self::core::aside_queue()) {
+        Ok(task) => drop(task.detach()),
+        Err(error) => unreachable!("the queue is there as long as its core: {error}"),
     }
 }
 

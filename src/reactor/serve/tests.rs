@@ -53,6 +53,49 @@ fn tasks_are_scheduled_not_run_at_once() {
     assert_eq!(order, [99, 0, 1, 2]);
 }
 
+/// A core that waits for nothing but a signal stands for one whose wake-up was lost.
+#[test]
+fn a_core_that_sleeps_on_is_woken_from_outside() {
+    let began = Instant::now();
+    on_core(|| async {
+        // SAFETY: pause has no preconditions; it returns when a signal was handled.
+        unsafe { libc::pause() };
+        sleep(Duration::from_millis(1)).await;
+    });
+    assert!(began.elapsed() >= crate::limits::SERVE_LATE);
+}
+
+/// However many tasks work aside, the others wait for a slice or two of theirs.
+#[test]
+fn work_aside_does_not_hold_up_the_rest() {
+    const TASKS: usize = 2000;
+    const SLICE: Duration = Duration::from_micros(500);
+    let (slowest, done) = on_core(|| async {
+        let done = Rc::new(std::cell::Cell::new(0));
+        for _ in 0..TASKS {
+            let done = done.clone();
+            spawn_aside(async move {
+                for _ in 0..2 {
+                    let began = Instant::now();
+                    while began.elapsed() < SLICE {}
+                    yield_now().await;
+                }
+                done.set(done.get() + 1);
+            });
+        }
+        let mut slowest = Duration::ZERO;
+        for _ in 0..20 {
+            let began = Instant::now();
+            sleep(Duration::from_millis(1)).await;
+            slowest = slowest.max(began.elapsed());
+        }
+        (slowest, done.get())
+    });
+    // One after the other they would take a second a round.
+    assert!(slowest < TASKS as u32 * SLICE / 2, "{slowest:?}");
+    assert!(done < TASKS, "they were done before it began");
+}
+
 #[test]
 fn timers_blocking_calls_and_time_outs() {
     on_core(|| async {
