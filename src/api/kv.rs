@@ -5,7 +5,7 @@ use super::error;
 use super::records::Records;
 use super::service::{Api, Caller, Waiting, WriteRequest};
 use crate::grpc::Status;
-use crate::limits::API_DIRECT_ROWS;
+use crate::limits::{API_DIRECT_ROWS, API_SLICE_ROWS};
 use crate::mvcc::readers::Hold;
 use crate::mvcc::record::{put_varint, varint_length};
 use crate::mvcc::view::View;
@@ -15,6 +15,7 @@ use crate::proto::etcdserverpb::{
     PutRequest, RangeRequest, RequestHeader, TxnRequest,
 };
 use crate::raft::messages::Request;
+use crate::state::compare::Comparing;
 use crate::state::depth::{decode, decode_txn};
 use crate::state::outcome::{Answer, Outcome};
 use crate::state::range::{RangeRun, Readable};
@@ -96,7 +97,7 @@ impl Api {
     /// Wraps a request's own bytes into an `InternalRaftRequest` and proposes it.
     pub(super) fn propose(
         &mut self,
-        net: &Net,
+        net: &mut Net,
         caller: Caller,
         field: Field,
         message: &[u8],
@@ -121,10 +122,13 @@ impl Api {
             return Err(error::too_large());
         }
         let entry = entry.freeze();
-        self.ask(net, Waiting::Write { caller, payload }, |token| Request::Propose {
-            token,
-            payload: entry,
-            quota_bytes,
+        let bytes = entry.len();
+        self.ask_for(net, Waiting::Write { caller, payload }, bytes, |token| {
+            Request::Propose {
+                token,
+                payload: entry,
+                quota_bytes,
+            }
         });
         Ok(())
     }
@@ -138,6 +142,7 @@ impl Api {
         let view = pinned.view();
         let mut run = RangeRun::new(&request, readable(view)).map_err(|error| error::status(&error))?;
         let found = run.step(&pinned);
+        net.spend(run.counted());
         if found && run.rows().len() <= API_DIRECT_ROWS {
             let records = Records::resident(view);
             let mut runs = Runs {
@@ -175,19 +180,19 @@ impl Api {
         let at_main = view.revision;
         let records = Records::resident(view);
         let missing = records.missing(plan::needed_by_txn(&request, &pinned, at_main));
-        if missing.is_empty() {
-            let decided = plan::decide_read_only(&request, &pinned, readable(view), &records)
-                .map_err(|error| error::status(&error))?;
+        let mut comparing = Comparing::new(&request);
+        if missing.is_empty()
+            && (comparing.is_done() || comparing.step(&pinned, at_main))
+            && let mut decided = plan::decide_compared(&request, &comparing, &pinned, readable(view), &records)
+                .map_err(|error| error::status(&error))?
+            && run_short(&mut decided.ranges, &pinned, net)
+        {
             let mut runs = Runs {
                 keys: &pinned,
                 records: &records,
                 missing: Vec::new(),
             };
-            let mut ranges = Vec::with_capacity(decided.ranges.len());
-            for mut run in decided.ranges {
-                while !run.step(&pinned) {}
-                ranges.push(runs.finish(run));
-            }
+            let ranges: Vec<_> = decided.ranges.into_iter().map(|run| runs.finish(run)).collect();
             let header = self.settings.identity.header(decided.revision, view.term);
             if runs.missing.is_empty()
                 && let Some(response) = answer::read_txn_response(header, decided.succeeded, &ranges, &records)
@@ -295,6 +300,18 @@ impl Api {
             Err(missing) => self.spawn_show(caller, payload, answer, view.clone(), hold, missing),
         }
     }
+}
+
+/// Runs the ranges of a transaction if all of them together are short. Whether they were.
+fn run_short(ranges: &mut [RangeRun], keys: &impl crate::state::read::KeyReader, net: &mut Net) -> bool {
+    let mut left = API_SLICE_ROWS;
+    ranges.iter_mut().all(|run| {
+        let is_whole = run.step(keys);
+        net.spend(run.counted());
+        let is_short = is_whole && run.rows().len() <= left;
+        left = left.saturating_sub(run.rows().len());
+        is_short
+    })
 }
 
 /// The response to a write, or the records that are missing for it.

@@ -5,6 +5,7 @@ use super::kv::Field;
 use super::method::Method;
 use super::service::{Api, Caller, Waiting, WriteRequest};
 use crate::grpc::{Code, Status};
+use crate::limits::API_KEEP_ALIVES;
 use crate::net::Net;
 use crate::proto::etcdserverpb::{
     LeaseGrantRequest, LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseLeasesRequest, LeaseLeasesResponse,
@@ -55,7 +56,22 @@ impl Api {
             token,
             id,
         });
+        self.keep_alive_flow(net, caller);
         Ok(())
+    }
+
+    /// Takes no more keep-alives of a stream that has many unanswered, or does not take its answers, until that
+    /// changes: answers come whether there is room or not.
+    pub(super) fn keep_alive_flow(&mut self, net: &mut Net, caller: Caller) {
+        let has_room = net.capacity(caller.call) > 0;
+        let Some(state) = self.state(caller) else { return };
+        let is_paused = state.pending >= API_KEEP_ALIVES || !has_room;
+        if std::mem::replace(&mut state.paused, is_paused) != is_paused {
+            net.set_paused(caller.call, is_paused);
+        }
+        if !has_room {
+            net.notify_writable(caller.call);
+        }
     }
 
     /// The stream ends when its client has no more to ask and everything was answered.
@@ -82,7 +98,10 @@ impl Api {
         let Some(state) = self.state(caller) else { return };
         state.pending -= 1;
         if state.half_closed && state.pending == 0 {
-            self.fail(net, caller, &Status::OK);
+            return self.fail(net, caller, &Status::OK);
+        }
+        if state.paused {
+            self.keep_alive_flow(net, caller);
         }
     }
 

@@ -7,7 +7,7 @@ use super::service::{Api, Caller, Waiting, WriteRequest};
 use crate::grpc::{Code, Status};
 use crate::net::Net;
 use crate::proto::etcdserverpb::{
-    AlarmRequest, AlarmType, DowngradeInfo, Member, MemberListRequest, MemberListResponse, StatusRequest,
+    AlarmMember, AlarmRequest, AlarmType, DowngradeInfo, Member, MemberListRequest, MemberListResponse, StatusRequest,
     StatusResponse,
 };
 use crate::proto::health::{HealthCheckRequest, HealthCheckResponse, health_check_response::ServingStatus};
@@ -24,6 +24,20 @@ pub(super) enum StatusFor {
     Members(Caller),
     /// A plain HTTP request.
     Http(super::http::Asked),
+}
+
+/// An alarm as Go prints the message: fields that are zero are left out. (Go separates them by one or two spaces, as
+/// the build has it.)
+fn alarm_text(alarm: &AlarmMember) -> String {
+    let mut fields = Vec::new();
+    if alarm.member_id != 0 {
+        fields.push(format!("memberID:{}", alarm.member_id));
+    }
+    if alarm.alarm != 0 {
+        let name = AlarmType::try_from(alarm.alarm).map(|kind| kind.as_str_name().to_string());
+        fields.push(format!("alarm:{}", name.unwrap_or_else(|_| alarm.alarm.to_string())));
+    }
+    fields.join(" ")
 }
 
 impl Api {
@@ -92,9 +106,7 @@ impl Api {
             errors.push("etcdserver: no leader".to_string());
         }
         for alarm in &status.alarms {
-            let name = AlarmType::try_from(alarm.alarm).map_or("NONE", |alarm| alarm.as_str_name());
-            // As Go prints the message.
-            errors.push(format!("memberID:{} alarm:{name} ", alarm.member_id));
+            errors.push(alarm_text(alarm));
         }
         StatusResponse {
             header: Some(self.header_now()),

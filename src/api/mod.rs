@@ -4,6 +4,7 @@
 //! bytes of outcomes; `tasks` are the reads that take long. Knows sockets only through `net`.
 
 pub mod answer;
+mod asking;
 mod counting;
 pub mod error;
 mod hash;

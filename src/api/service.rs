@@ -4,6 +4,7 @@
 //! are answered when it replies. Reads that are long or need the disk run as tasks, in slices, under flow control.
 
 use super::answer::Identity;
+use super::asking::Asking;
 use super::counting::Ended;
 use super::error;
 use super::http::Offer;
@@ -11,7 +12,7 @@ use super::method::Method;
 use super::records::PageReads;
 use crate::grpc::{Code, Request as GrpcRequest, Status};
 use crate::http::http1;
-use crate::limits::{API_HELD_BYTES, API_MAILBOX_LANE};
+use crate::limits::API_HELD_BYTES;
 use crate::metrics::Registry;
 use crate::mvcc::index::Index;
 use crate::mvcc::readers::Readers;
@@ -20,13 +21,13 @@ use crate::net::{Call, Core, Exchange, Net, PeerInfo, Service};
 use crate::proto::etcdserverpb::RangeRequest;
 use crate::proto::health::HealthCheckRequest;
 use crate::raft::messages::{Dropped, Reply, Request};
-use crate::reactor::mailbox::{Refused, Sender};
+use crate::reactor::mailbox::Sender;
 use crate::reactor::serve::Notify;
 use crate::state::depth::decode;
 use bytes::Bytes;
 use prost::Message;
 use slab::Slab;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,6 +72,8 @@ pub(super) struct CallState {
     pub answered: bool,
     /// Keep-alives that were not answered yet.
     pub pending: usize,
+    /// Whether more keep-alives of it are held back.
+    pub paused: bool,
     /// Whether the caller has no more to ask.
     pub half_closed: bool,
     /// When its last message came.
@@ -127,10 +130,7 @@ pub struct Api {
     pub(super) watches: super::watch::Watches,
     /// This core's connections, for tasks; set by [`Api::attach`].
     pub(super) connections: Option<Core<Api>>,
-    waiting: Slab<(u32, Waiting, Duration)>,
-    generation: u32,
-    requests: Sender<Request, 1>,
-    backlog: VecDeque<Request>,
+    pub(super) asking: Asking,
     readers: Readers,
     /// Revisions read in slices, and how many reads are at each.
     reading: BTreeMap<i64, usize>,
@@ -162,10 +162,7 @@ impl Api {
             calls: Slab::new(),
             watches,
             connections: None,
-            waiting: Slab::new(),
-            generation: 0,
-            requests,
-            backlog: VecDeque::new(),
+            asking: Asking::new(requests),
             readers,
             reading: BTreeMap::new(),
             next_request_id,
@@ -191,38 +188,6 @@ impl Api {
         self.next_request_id
     }
 
-    /// Sends a request to the log core, whose reply will find `waiting`.
-    pub(super) fn ask(&mut self, net: &Net, waiting: Waiting, request: impl FnOnce(u64) -> Request) {
-        self.generation = self.generation.wrapping_add(1);
-        let key = self
-            .waiting
-            .insert((self.generation, waiting, net.now() + self.settings.request_timeout));
-        let token = (u64::from(self.generation) << 32) | key as u64;
-        self.post(request(token));
-    }
-
-    /// Sends a request that is not answered, or whose token was made by `ask`.
-    pub(super) fn post(&mut self, request: Request) {
-        if !self.backlog.is_empty() {
-            self.backlog.push_back(request);
-            return;
-        }
-        match self.requests.push(API_MAILBOX_LANE, request) {
-            Ok(()) | Err(Refused::Closed(_)) => {}
-            Err(Refused::Full(request)) => self.backlog.push_back(request),
-        }
-    }
-
-    fn post_backlog(&mut self) {
-        while let Some(request) = self.backlog.pop_front() {
-            if let Err(Refused::Full(request)) = self.requests.push(API_MAILBOX_LANE, request) {
-                self.backlog.push_front(request);
-                break;
-            }
-        }
-        self.requests.ring();
-    }
-
     /// Takes a reply of the log core.
     pub fn reply(&mut self, net: &mut Net, reply: Reply) {
         let token = match &reply {
@@ -234,15 +199,9 @@ impl Api {
             | Reply::Leases { token, .. }
             | Reply::Status { token, .. } => *token,
         };
-        let key = token as u32 as usize;
-        if self
-            .waiting
-            .get(key)
-            .is_none_or(|(generation, ..)| u64::from(*generation) != token >> 32)
-        {
+        let Some(waiting) = self.asking.answered(token) else {
             return;
-        }
-        let (_, waiting, _) = self.waiting.remove(key);
+        };
         match (reply, waiting) {
             (
                 Reply::Applied {
@@ -263,29 +222,13 @@ impl Api {
         }
     }
 
-    fn give_up(&mut self, net: &mut Net, waiting: Waiting, status: &Status) {
+    pub(super) fn give_up(&mut self, net: &mut Net, waiting: Waiting, status: &Status) {
         match waiting {
             Waiting::Write { caller, .. }
             | Waiting::KeepAlive { caller, .. }
             | Waiting::TimeToLive { caller, .. }
             | Waiting::Leases { caller } => self.fail(net, caller, status),
             Waiting::Status { want } => self.status_unknown(net, want, status),
-        }
-    }
-
-    /// Gives up requests that waited too long, as etcd's request time-out does.
-    pub fn expire_requests(&mut self, net: &mut Net) {
-        let now = net.now();
-        let late: Vec<usize> = self
-            .waiting
-            .iter()
-            .filter(|(_, (_, _, until))| *until <= now)
-            .map(|(key, _)| key)
-            .collect();
-        for key in late {
-            let (_, waiting, _) = self.waiting.remove(key);
-            let status = Status::new(Code::Unavailable, "etcdserver: request timed out");
-            self.give_up(net, waiting, &status);
         }
     }
 
@@ -418,6 +361,7 @@ impl Service for Api {
                     method,
                     answered: false,
                     pending: 0,
+                    paused: false,
                     half_closed: false,
                     received_at: net.now(),
                     deadline: timeout.map(|timeout| net.now().saturating_add(timeout)),
@@ -516,8 +460,10 @@ impl Service for Api {
         if let Some(room) = &state.room {
             room.notify();
         }
-        if state.method == Method::Watch {
-            self.watch_writable(net, caller);
+        match state.method {
+            Method::Watch => self.watch_writable(net, caller),
+            Method::LeaseKeepAlive => self.keep_alive_flow(net, caller),
+            _ => {}
         }
     }
 
@@ -528,7 +474,7 @@ impl Service for Api {
     fn turn_end(&mut self, net: &mut Net) {
         self.watches_advance(net);
         self.count_ended(net.now());
-        self.post_backlog();
+        self.asking.post_backlog();
     }
 
     fn shutting_down(&mut self, net: &mut Net) {

@@ -19,11 +19,13 @@ use crate::proto::etcdserverpb::{RangeRequest, TxnRequest};
 use crate::raft::messages::Request;
 use crate::reactor::serve::{self, Notify};
 use crate::state::StateError;
+use crate::state::compare::Comparing;
 use crate::state::depth::decode;
 use crate::state::outcome::Answer;
 use crate::state::range::{Projection, RangeRows, RangeRun};
 use crate::state::{plan, validate};
 use bytes::Bytes;
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -128,7 +130,7 @@ impl Api {
         };
         let connections = task.connections.clone();
         let body = body(task);
-        serve::spawn(async move {
+        serve::spawn_aside(async move {
             let result = body.await;
             connections.with(|api, net| {
                 ended(api);
@@ -295,35 +297,18 @@ impl Task {
         header: &crate::proto::etcdserverpb::ResponseHeader,
         rows: &RangeRows,
     ) -> Result<(), Ended> {
+        let (mut head, mut end) = (Vec::new(), Vec::new());
+        answer::put_header(&mut head, header);
+        answer::put_range_end(&mut end, rows.more, rows.count);
         let mut buffer = Vec::new();
-        let mut part = Vec::with_capacity(API_PART_BYTES);
-        answer::put_header(&mut part, header);
-        let mut length = part.len();
+        let mut length = head.len() + end.len();
         for at in 0..rows.rows.len() {
             length += answer::kv_length(self.row_length(rows, at, &mut buffer).await?);
-            if at % API_SLICE_ROWS == API_SLICE_ROWS - 1 {
-                serve::yield_now().await;
-                self.check_open()?;
-            }
+            self.breathe(at).await?;
         }
-        let mut end = Vec::new();
-        answer::put_range_end(&mut end, rows.more, rows.count);
-        length += end.len();
         self.send(|net, call| net.begin_message(call, length))?;
         self.connections.with(|api, _| api.count_sent_bytes(length));
-        for at in 0..rows.rows.len() {
-            self.with_row(rows, at, &mut buffer, |row| answer::put_kv(&mut part, row))
-                .await?;
-            if part.len() >= API_PART_BYTES {
-                self.wait_for_room().await?;
-                let full = std::mem::replace(&mut part, Vec::with_capacity(API_PART_BYTES));
-                self.send(|net, call| net.send_part(call, full.into()))?;
-                serve::yield_now().await;
-            }
-        }
-        part.extend_from_slice(&end);
-        self.wait_for_room().await?;
-        self.send(|net, call| net.send_part(call, part.into()))?;
+        self.send_rows(head, rows, 0..rows.rows.len(), &end).await?;
         self.send(|net, call| net.finish(call, &Status::OK))
     }
 
@@ -335,37 +320,71 @@ impl Task {
         chunk_bytes: usize,
     ) -> Result<(), Ended> {
         let mut buffer = Vec::new();
-        let mut chunk = Vec::new();
-        let mut chunk_rows = 0;
+        let (mut first, mut length) = (0, 0);
         for at in 0..rows.rows.len() {
-            self.with_row(rows, at, &mut buffer, |row| answer::put_kv(&mut chunk, row))
-                .await?;
-            chunk_rows += 1;
-            let last = at + 1 == rows.rows.len();
-            if !last && chunk_rows >= API_STREAM_ROWS_MIN && chunk.len() >= chunk_bytes / 2 {
-                self.send_chunk(&std::mem::take(&mut chunk)).await?;
-                chunk_rows = 0;
+            length += answer::kv_length(self.row_length(rows, at, &mut buffer).await?);
+            self.breathe(at).await?;
+            let (next, is_last) = (at + 1, at + 1 == rows.rows.len());
+            if !is_last && next - first >= API_STREAM_ROWS_MIN && length >= chunk_bytes / 2 {
+                self.send_chunk(&[], rows, first..next, length, &[]).await?;
+                (first, length) = (next, 0);
             }
         }
-        let mut last = Vec::with_capacity(chunk.len() + 64);
-        answer::put_header(&mut last, header);
-        last.extend_from_slice(&chunk);
-        answer::put_range_end(&mut last, rows.more, rows.count);
-        self.send_chunk(&last).await?;
+        let (mut head, mut end) = (Vec::new(), Vec::new());
+        answer::put_header(&mut head, header);
+        answer::put_range_end(&mut end, rows.more, rows.count);
+        self.send_chunk(&head, rows, first..rows.rows.len(), length, &end)
+            .await?;
         self.send(|net, call| net.finish(call, &Status::OK))
     }
 
-    async fn send_chunk(&self, response: &[u8]) -> Result<(), Ended> {
-        let mut message = Vec::with_capacity(response.len() + 8);
-        message.push(0x0a);
-        crate::mvcc::record::put_varint(&mut message, response.len() as u64);
-        message.extend_from_slice(response);
+    /// Sends a `RangeStreamResponse` of some rows, whose encoded length is `length`, between `head` and `end`.
+    async fn send_chunk(
+        &self,
+        head: &[u8],
+        rows: &RangeRows,
+        which: Range<usize>,
+        length: usize,
+        end: &[u8],
+    ) -> Result<(), Ended> {
+        let mut begin = vec![0x0a];
+        let response = head.len() + length + end.len();
+        crate::mvcc::record::put_varint(&mut begin, response as u64);
+        let length = begin.len() + response;
+        begin.extend_from_slice(head);
         self.wait_for_room().await?;
-        let length = message.len();
-        self.send(|net, call| net.send_message(call, message.into()))?;
+        self.send(|net, call| net.begin_message(call, length))?;
         let method = super::method::Method::RangeStream;
         self.connections.with(|api, _| api.count_streamed(method, length));
-        serve::yield_now().await;
+        self.send_rows(begin, rows, which, end).await
+    }
+
+    /// Sends the rest of a message that was begun: `begin`, some rows, `end`. While the caller takes nothing, no row is
+    /// held in memory.
+    async fn send_rows(&self, begin: Vec<u8>, rows: &RangeRows, which: Range<usize>, end: &[u8]) -> Result<(), Ended> {
+        let mut buffer = Vec::new();
+        let mut part = begin;
+        self.wait_for_room().await?;
+        for at in which {
+            self.with_row(rows, at, &mut buffer, |row| answer::put_kv(&mut part, row))
+                .await?;
+            if part.len() >= API_PART_BYTES {
+                let full = std::mem::take(&mut part);
+                self.send(|net, call| net.send_part(call, full.into()))?;
+                serve::yield_now().await;
+                self.wait_for_room().await?;
+            }
+        }
+        part.extend_from_slice(end);
+        self.send(|net, call| net.send_part(call, part.into()))
+    }
+
+    /// Lets others work every so many rows.
+    async fn breathe(&self, at: usize) -> Result<(), Ended> {
+        if at % API_SLICE_ROWS == API_SLICE_ROWS - 1 {
+            serve::yield_now().await;
+            self.check_open()?;
+        }
         Ok(())
     }
 
@@ -390,22 +409,33 @@ impl Task {
             let pinned = self.index.pin();
             records.missing(plan::needed_by_txn(request, &pinned, self.view.revision))
         };
+        records.fetch(&self.pages, std::mem::take(&mut missing)).await?;
+        let mut comparing = Comparing::new(request);
+        while !comparing.is_done() {
+            comparing.step(&self.index.pin(), self.view.revision);
+            serve::yield_now().await;
+            self.check_open()?;
+        }
+        let decided = plan::decide_compared(request, &comparing, &self.index.pin(), readable(&self.view), &records)
+            .map_err(|error| Ended::Failed(error::status(&error)))?;
+        let mut found = Vec::with_capacity(decided.ranges.len());
+        for mut run in decided.ranges {
+            while !run.step(&self.index.pin()) {
+                serve::yield_now().await;
+                self.check_open()?;
+            }
+            found.push(run);
+        }
         loop {
             records.fetch(&self.pages, std::mem::take(&mut missing)).await?;
             self.check_open()?;
             let pinned = self.index.pin();
-            let decided = plan::decide_read_only(request, &pinned, readable(&self.view), &records)
-                .map_err(|error| Ended::Failed(error::status(&error)))?;
             let mut runs = Runs {
                 keys: &pinned,
                 records: &records,
                 missing: Vec::new(),
             };
-            let mut ranges = Vec::with_capacity(decided.ranges.len());
-            for mut run in decided.ranges {
-                while !run.step(&pinned) {}
-                ranges.push(runs.finish(run));
-            }
+            let ranges: Vec<_> = found.iter().map(|run| runs.finish(run.clone())).collect();
             missing = runs.missing;
             if missing.is_empty() {
                 let header = identity.header(decided.revision, self.view.term);

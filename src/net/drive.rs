@@ -76,11 +76,14 @@ impl Net {
     /// Hands events to the service, so many that the other connections have their turn soon; the rest follows in the
     /// next turn. Whether there were any.
     fn pump<S: Service>(&mut self, service: &mut S, slot: usize) -> bool {
-        for count in 0..limits::NET_EVENTS_PER_TURN {
+        self.spent = 0;
+        let mut count = 0;
+        while count + self.spent < limits::NET_EVENTS_PER_TURN {
             if !self.next_event(service, slot) {
                 self.peers[slot].behind = false;
                 return count > 0;
             }
+            count += 1;
         }
         self.peers[slot].behind = true;
         self.mark(slot);

@@ -205,6 +205,11 @@ impl RangeRun {
         }
     }
 
+    /// Keys counted so far.
+    pub fn counted(&self) -> usize {
+        self.result.count as usize
+    }
+
     /// Rows found so far and not taken away: what the run holds in memory.
     pub fn rows(&self) -> &[Row] {
         &self.result.rows

@@ -1,4 +1,5 @@
 //! Tests of whole gRPC connections.
 
 mod calls;
+mod input;
 mod peer;
