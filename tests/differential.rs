@@ -2,6 +2,8 @@
 //!
 //! `RINGD_DIFFERENTIAL=seed:count` repeats a random run, or makes it longer; a failure prints the line to use.
 
+#[path = "differential/alarms.rs"]
+mod alarms;
 #[path = "differential/answers.rs"]
 mod answers;
 #[path = "differential/canaries.rs"]
