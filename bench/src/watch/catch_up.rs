@@ -60,7 +60,6 @@ pub(super) fn run(options: &Options) -> io::Result<()> {
         "{}",
         json!({
             "calls": events,
-            "events": events,
             "seconds": elapsed.as_secs_f64(),
             "rate": events as f64 / elapsed.as_secs_f64(),
             "value_bytes_rate": bytes as f64 / elapsed.as_secs_f64(),

@@ -29,8 +29,6 @@ flags:
   --streams 64               on each connection
   --watches 1                on each stream
   --keys 1                   watched evenly and put in turn
-  --watchers N               instead of the three: N streams with a watch each, all on one key
-  --seed 1                   taken and not needed: nothing here is random
   --prev-kv 0                1 to ask for previous values
   --depth 4                  puts whose events have not all arrived
   --rate 0                   puts a second, at even distances; 0 for as many as go with the depth
@@ -79,12 +77,9 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, String>
         measured: Duration::from_secs(10),
         catch_up: false,
     };
-    let mut watchers = 0;
     while let Some(flag) = arguments.next() {
         let value = arguments.next().ok_or_else(|| format!("{flag} needs a value"))?;
         match flag.as_str() {
-            "--watchers" => watchers = number::<usize>(&flag, &value)?,
-            "--seed" => drop(number::<u64>(&flag, &value)?),
             "--address" => options.address = number(&flag, &value)?,
             "--process" => options.process = Some(number(&flag, &value)?),
             "--connections" => options.connections = number(&flag, &value)?,
@@ -102,15 +97,6 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, String>
             }
             _ => return Err(format!("there is no flag {flag}")),
         }
-    }
-    if watchers > 0 {
-        // As many connections as share the watches evenly.
-        let most = options.connections.clamp(1, watchers);
-        options.connections = (1..=most)
-            .rev()
-            .find(|count| watchers.is_multiple_of(*count))
-            .unwrap_or(1);
-        (options.streams, options.watches, options.keys) = (watchers / options.connections, 1, 1);
     }
     let watches = (options.connections * options.streams * options.watches) as u64;
     if options.keys == 0 || watches == 0 || !watches.is_multiple_of(options.keys) {
@@ -344,11 +330,10 @@ impl Load<'_> {
         let client_cpu = to.client_cpu.saturating_sub(from.client_cpu);
         let resident = self.options.process.map(process::resident_bytes).transpose()?;
         Ok(json!({
-            "calls": to.puts - from.puts,
-            "events": events,
+            "calls": events,
             "seconds": seconds,
-            "rate": (to.puts - from.puts) as f64 / seconds,
-            "event_rate": events as f64 / seconds,
+            "rate": events as f64 / seconds,
+            "puts_rate": (to.puts - from.puts) as f64 / seconds,
             "p50_us": at(0.5),
             "p90_us": at(0.9),
             "p99_us": at(0.99),
@@ -358,7 +343,6 @@ impl Load<'_> {
             "client_busy": client_cpu.as_secs_f64() / seconds,
             "rss_bytes": resident.map(|(all, _)| all),
             "failed": 0,
-            "revision_rose": self.started,
         }))
     }
 }
@@ -433,11 +417,6 @@ mod tests {
         assert_eq!(
             (read.rate, read.prev_kv, read.measured),
             (12.5, true, Duration::from_millis(500))
-        );
-        let read = options("--keys 10000 --watchers 1000 --seed 3").unwrap();
-        assert_eq!(
-            (read.connections, read.streams, read.watches, read.keys),
-            (10, 100, 1, 1)
         );
         for wrong in [
             "--keys 3",
