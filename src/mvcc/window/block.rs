@@ -7,6 +7,7 @@ use super::RecordRef;
 use crate::mvcc::index::append::{AppendBlock, AppendWriter};
 use crate::mvcc::record::KeyValueView;
 use crate::mvcc::revision::Revision;
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 /// Bytes of an encoded head.
@@ -62,6 +63,24 @@ impl Head {
     }
 }
 
+/// The revision in head number `at`.
+fn revision_of(heads: &[u8], at: usize) -> Revision {
+    let head = &heads[at * HEAD_BYTES..][..HEAD_BYTES];
+    let main = i64::from_le_bytes(head[0..8].try_into().expect("eight bytes"));
+    let sub = u32::from_le_bytes(head[16..20].try_into().expect("four bytes"));
+    Revision::new(main, sub)
+}
+
+/// Between which numbers the first record at or after `revision` is, when that at `from` is before it.
+fn widen(heads: &[u8], from: usize, count: usize, revision: Revision) -> (usize, usize) {
+    let (mut low, mut step) = (from + 1, 1);
+    while low + step < count && revision_of(heads, low + step) < revision {
+        low += step + 1;
+        step *= 2;
+    }
+    (low, (low + step).min(count))
+}
+
 /// The readers' side of a block.
 pub struct Block {
     /// Revision of the first record.
@@ -93,15 +112,25 @@ impl Block {
     }
 
     /// Number of the first record at or after `revision`; `count` when there is none.
+    ///
+    /// A main revision has at least one record, and mostly no more: the search starts where the record is if none
+    /// before it had more, and widens from there.
     pub fn position(&self, revision: Revision) -> usize {
         let heads = self.heads.filled();
-        let (mut low, mut high) = (0, heads.len() / HEAD_BYTES);
+        let count = heads.len() / HEAD_BYTES;
+        let distance = revision.main.saturating_sub(self.first.main);
+        let guess = usize::try_from(distance).unwrap_or(0).min(count);
+        let (mut low, mut high) = (0, guess);
+        if guess < count {
+            match revision_of(heads, guess).cmp(&revision) {
+                Ordering::Equal => return guess,
+                Ordering::Greater => {}
+                Ordering::Less => (low, high) = widen(heads, guess, count, revision),
+            }
+        }
         while low < high {
             let middle = (low + high) / 2;
-            let head = &heads[middle * HEAD_BYTES..];
-            let main = i64::from_le_bytes(head[0..8].try_into().expect("eight bytes"));
-            let sub = u32::from_le_bytes(head[16..20].try_into().expect("four bytes"));
-            if Revision::new(main, sub) < revision {
+            if revision_of(heads, middle) < revision {
                 low = middle + 1;
             } else {
                 high = middle;

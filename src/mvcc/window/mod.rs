@@ -6,7 +6,8 @@
 //! of what the page store does not hold yet). Whole blocks leave at the old end, and only those whose records the page
 //! store holds (DESIGN 12 (12)).
 //!
-//! Size: 48 bytes and the encoded `KeyValue` per record. Lookup: O(log blocks + log records of a block).
+//! Size: 48 bytes and the encoded `KeyValue` per record. Lookup: O(log blocks), and in a block
+//! O(log of how many records there have more than one in their revision), which is mostly one step.
 
 mod block;
 
@@ -62,7 +63,8 @@ impl<'a> RecordRef<'a> {
 /// The window up to one revision.
 #[derive(Clone)]
 pub struct WindowView {
-    blocks: Arc<Vec<Arc<Block>>>,
+    /// With the revision of each one's first record, so that the search for a block touches nothing else.
+    blocks: Arc<Vec<(Revision, Arc<Block>)>>,
     /// The newest record shown; `ZERO` when there is none.
     last: Revision,
     /// The oldest main revision of which every record is here.
@@ -89,9 +91,9 @@ impl WindowView {
 
     /// Records from `from` on, in revision order.
     pub fn scan(&self, from: Revision) -> Scan<'_> {
-        let after = self.blocks.partition_point(|block| block.first <= from);
+        let after = self.blocks.partition_point(|(first, _)| *first <= from);
         let block = after.saturating_sub(1);
-        let position = self.blocks.get(block).map_or(0, |block| block.position(from));
+        let position = self.blocks.get(block).map_or(0, |(_, block)| block.position(from));
         Scan {
             view: self,
             block,
@@ -124,7 +126,7 @@ impl<'a> Iterator for Scan<'a> {
 
     fn next(&mut self) -> Option<RecordRef<'a>> {
         loop {
-            let block = self.view.blocks.get(self.block)?;
+            let (_, block) = self.view.blocks.get(self.block)?;
             if self.position < block.count() {
                 let record = block.record(self.position);
                 // A block goes on being filled after the view was taken.
@@ -142,7 +144,7 @@ impl<'a> Iterator for Scan<'a> {
 
 /// The single writer of the window.
 pub struct WindowWriter {
-    blocks: Arc<Vec<Arc<Block>>>,
+    blocks: Arc<Vec<(Revision, Arc<Block>)>>,
     newest: Option<BlockWriter>,
     last: Revision,
     first_main: i64,
@@ -190,7 +192,7 @@ impl WindowWriter {
         let writer = BlockWriter::new(WINDOW_BLOCK_BYTES, length, self.average / 2);
         let block = Arc::new(writer.block(first));
         self.bytes += block.capacity();
-        Arc::make_mut(&mut self.blocks).push(block);
+        Arc::make_mut(&mut self.blocks).push((first, block));
         self.newest = Some(writer);
     }
 
@@ -213,17 +215,13 @@ impl WindowWriter {
     pub fn trim(&mut self, held_main: i64, bytes_max: usize) {
         let mut dropped = 0;
         while self.bytes > bytes_max && dropped + 1 < self.blocks.len() {
-            let next = &self.blocks[dropped + 1];
+            let next = self.blocks[dropped + 1].0;
             // The block's last record may share a main revision with the next block's first.
-            let complete_to = if next.first.sub == 0 {
-                next.first.main - 1
-            } else {
-                next.first.main
-            };
+            let complete_to = if next.sub == 0 { next.main - 1 } else { next.main };
             if complete_to > held_main {
                 break;
             }
-            self.bytes -= self.blocks[dropped].capacity();
+            self.bytes -= self.blocks[dropped].1.capacity();
             self.first_main = complete_to + 1;
             dropped += 1;
         }
