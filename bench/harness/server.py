@@ -15,7 +15,7 @@ from .machine import TARGET, Failure
 SERVER_CORE, LOAD_CORE = "0", "1"
 # The keys, and room for the history that the puts leave.
 QUOTA_BYTES = 16 << 30
-READY_SECONDS, RESTART_SECONDS = 30, 300
+READY_SECONDS, RESTART_SECONDS = 60, 300
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 

@@ -10,7 +10,7 @@ def derive(run):
     """A run with the figures that follow from others."""
     run = dict(run)
     seconds = run.get("seconds") or 0
-    if run.get("puts_rate"):
+    if "puts_rate" in run:
         # A load of watches: its calls are events.
         run["event_rate"] = run["rate"]
     if run.get("bytes") and seconds:

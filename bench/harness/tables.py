@@ -233,7 +233,9 @@ def terminal(results):
     if results["loaded"]:
         parts.append(text_table(["server", *STORED_HEADINGS], stored_rows(results)))
     measured = [row for row in goal_rows(results) if any(cell not in ("not measured", "–") for cell in row[3:])]
-    if measured:
+    if results["settings"]["form"] == "quick":
+        parts.append("a smoke run: its figures mean nothing, and the goals are not judged")
+    elif measured:
         parts.append(text_table(["work", "figure", "goal", *results["references"]], measured))
     if missing(results):
         parts.append("\n".join(missing(results)))

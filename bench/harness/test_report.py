@@ -237,7 +237,7 @@ class Checks(unittest.TestCase):
         run = {"calls": 10, "failed": 0, "puts_rate": 5.0, "seconds": 2.0}
         self.assertTrue(runs.verify(run, 10)[0])
         self.assertFalse(runs.verify(run, 9)[0])
-        self.assertFalse(runs.verify({**run, "puts_rate": 0}, 9)[0])
+        self.assertFalse(runs.verify({**run, "puts_rate": 0}, 0)[0])
 
 
 class Axes(unittest.TestCase):
