@@ -155,12 +155,12 @@ class Comparison:
     def started(self, path):
         return Started(self, path)
 
-    def fill(self, keys, value_bytes, estimate=0.0):
+    def fill(self, keys, value_bytes, estimate=0.0, depth=scenarios.DEEP):
         """Puts all keys once on each server; what it took, and the store's size."""
         found = {}
         for server in self.servers:
             before = grpc.revision(server.address)
-            flags = ("--keys", keys, "--value-bytes", value_bytes, *scenarios.DEEP)
+            flags = ("--keys", keys, "--value-bytes", value_bytes, *depth)
             seen = server.load("fill", *flags, seconds_max=RUN_SECONDS_MAX + keys / 200)
             after = grpc.count(server.address)
             risen = after["revision"] - before
@@ -346,14 +346,13 @@ class Comparison:
         if "watchers" in extent:
             words = scenarios.watchers(extent["watchers"])
             flags = dict(zip(words[::2], words[1::2], strict=True))
-        deep = {"--connections": 16, "--streams": 32} if sweep.scenarios == scenarios.BASIC else {}
-        # Large values: no more in flight than the memory of the network takes.
-        if extent["value_bytes"] >= 65_536:
-            deep = {"--connections": 4, "--streams": 2}
-        flags = [word for pair in {**deep, **flags}.items() for word in pair]
+        # Of large values fewer at a time: a server may refuse more bytes of writes than it has memory for.
+        depth = scenarios.FEW if extent["value_bytes"] >= scenarios.LARGE_BYTES else scenarios.DEEP
+        usual = dict(zip(depth[::2], depth[1::2], strict=True))
+        flags = [word for pair in {**usual, **flags}.items() for word in pair]
         with self.directory() as path, self.started(path):
             for _ in range(extent["versions"]):
-                row["servers"] = self.fill(extent["keys"], extent["value_bytes"])
+                row["servers"] = self.fill(extent["keys"], extent["value_bytes"], depth=depth)
             for scenario in sweep.scenarios:
                 named = dataclasses.replace(scenario, name=f"{sweep.name}-{row['value']}-{scenario.name}")
                 for number in range(self.settings.rounds):

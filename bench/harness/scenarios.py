@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 VALUE_BYTES = 256
 DEEP = ("--connections", 16, "--streams", 32)
+# For values of so many bytes and more.
+FEW, LARGE_BYTES = ("--connections", 4, "--streams", 2), 65_536
 SHALLOW = ("--connections", 1, "--streams", 1)
 # Of its maximum in closed loop, what the first reference can carry steadily when calls arrive on a schedule.
 STEADY_SHARE = 0.9
