@@ -1,6 +1,7 @@
 //! The same requests to the program under test and to etcd 3.7.1: the answers have to be the same, byte for byte.
 //!
-//! `RINGD_DIFFERENTIAL=seed:count` repeats a random run, or makes it longer; a failure prints the line to use.
+//! Each run has one seed that is always the same and one that never is. `RINGD_DIFFERENTIAL=seed:count` repeats a random
+//! run, or makes it longer; a failure prints the line to use.
 
 #[path = "differential/alarms.rs"]
 mod alarms;
@@ -38,10 +39,10 @@ fn expect_same<T>(result: Result<T, Difference>) {
     }
 }
 
-/// The seeds and the count to run: the asked one, or the fixed seed.
+/// The seeds and the counts to run: the asked one, or the fixed seed and a new one.
 fn runs() -> Vec<(u64, u64)> {
     let Ok(asked) = std::env::var("RINGD_DIFFERENTIAL") else {
-        return vec![(FIXED_SEED, QUICK_COUNT)];
+        return vec![(FIXED_SEED, QUICK_COUNT), (rand::random_range(0..1 << 32), QUICK_COUNT)];
     };
     let (seed, count) = asked.split_once(':').expect("RINGD_DIFFERENTIAL is seed:count");
     vec![(seed.parse().expect("a seed"), count.parse().expect("a count"))]
@@ -51,6 +52,7 @@ fn runs() -> Vec<(u64, u64)> {
 fn random_requests() {
     block_on(async {
         for (seed, count) in runs() {
+            println!("RINGD_DIFFERENTIAL={seed}:{count}");
             let mut pair = Pair::start(Program::subject()).await;
             expect_same(pair.run_random(seed, count).await);
             println!("seed {seed}: {count} requests, all answers the same");
