@@ -492,3 +492,40 @@ fn leases_without_end() {
         });
     });
 }
+
+/// Long answers of one piece, asked for again and again and not taken.
+#[test]
+fn lists_of_leases_that_nobody_takes() {
+    survives("lists of leases nobody takes", 8 << 20, |server| {
+        block_on(async {
+            let channel = Channel::connect(&server.address()).await.expect("a connection");
+            for round in 0..60 {
+                let grants = (0..500).map(|number| {
+                    let id = 1 + round * 500 + number;
+                    let channel = channel.clone();
+                    let request = pb::LeaseGrantRequest { id, ttl: 100_000 };
+                    async move {
+                        channel
+                            .call::<pb::LeaseGrantResponse>(etcd::LEASE_GRANT, &request)
+                            .await
+                    }
+                });
+                for grant in futures::future::join_all(grants).await {
+                    grant.expect("a lease");
+                }
+            }
+        });
+        let mut all = Vec::new();
+        for _ in 0..20 {
+            let mut raw = connect(server);
+            for number in 0..200_u32 {
+                let stream = number * 2 + 1;
+                let mut bytes = frames::header_frames(stream, &call(etcd::LEASE_LEASES), false);
+                bytes.extend(frames::frame(frames::DATA, 1, stream, &grpc::frame(b"")));
+                push(&mut raw, &bytes);
+            }
+            all.push(raw);
+        }
+        thread::sleep(Duration::from_secs(2));
+    });
+}

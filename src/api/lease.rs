@@ -1,11 +1,13 @@
 //! The Lease service (`etcd-surface` 4.7).
 
+use super::answer::encode;
 use super::error;
 use super::kv::Field;
 use super::method::Method;
 use super::service::{Api, Caller, Waiting, WriteRequest};
+use super::tasks::Task;
 use crate::grpc::{Code, Status};
-use crate::limits::API_KEEP_ALIVES;
+use crate::limits::{API_KEEP_ALIVES, API_SLICE_ROWS};
 use crate::net::Net;
 use crate::proto::etcdserverpb::{
     LeaseGrantRequest, LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseLeasesRequest, LeaseLeasesResponse,
@@ -17,6 +19,7 @@ use crate::state::lease::TimeToLive;
 use crate::state::quota;
 use bytes::Bytes;
 use prost::Message;
+use std::sync::Arc;
 
 impl Api {
     /// A header as of the newest view.
@@ -142,12 +145,25 @@ impl Api {
         Ok(())
     }
 
-    pub(super) fn leases_known(&mut self, net: &mut Net, caller: Caller, ids: &[i64]) {
-        let leases = ids.iter().map(|id| LeaseStatus { id: *id }).collect();
-        let response = LeaseLeasesResponse {
-            header: Some(self.header_now()),
-            leases,
+    /// A long list is encoded when its caller has room for it: until then callers share it.
+    pub(super) fn leases_known(&mut self, net: &mut Net, caller: Caller, ids: Arc<[i64]>) {
+        let header = self.header_now();
+        if ids.len() <= API_SLICE_ROWS {
+            return self.answer(net, caller, &list(header, &ids));
+        }
+        let view = self.index.pin().view().clone();
+        let answer = move |task: Task| async move {
+            task.wait_for_room().await?;
+            task.send_whole(encode(&list(header, &ids)))
         };
-        self.answer(net, caller, &response);
+        // It can't run only when the call or the core is about to end.
+        let _ = self.spawn_task(caller, view, |_| (), answer);
+    }
+}
+
+fn list(header: ResponseHeader, ids: &[i64]) -> LeaseLeasesResponse {
+    LeaseLeasesResponse {
+        header: Some(header),
+        leases: ids.iter().map(|id| LeaseStatus { id: *id }).collect(),
     }
 }

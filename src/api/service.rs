@@ -215,7 +215,7 @@ impl Api {
             (Reply::TimeToLive { lease, .. }, Waiting::TimeToLive { caller, id }) => {
                 self.time_to_live_known(net, caller, id, lease);
             }
-            (Reply::Leases { ids, .. }, Waiting::Leases { caller }) => self.leases_known(net, caller, &ids),
+            (Reply::Leases { ids, .. }, Waiting::Leases { caller }) => self.leases_known(net, caller, ids),
             (Reply::Status { status, .. }, Waiting::Status { want }) => self.status_known(net, want, &status),
             (Reply::Dropped { reason, .. }, waiting) => self.give_up(net, waiting, &error::dropped(reason)),
             (_, waiting) => self.give_up(net, waiting, &error::dropped(Dropped::NoLeader)),

@@ -115,7 +115,7 @@ impl Api {
 
     /// Runs a task. `ended` gives back what keeps compactions from what it reads; false when it can't run, because
     /// the call or the core is about to end.
-    fn spawn_task<F>(
+    pub(super) fn spawn_task<F>(
         &mut self,
         caller: Caller,
         view: View,
@@ -243,7 +243,7 @@ impl Task {
     }
 
     /// Waits until the caller takes more.
-    async fn wait_for_room(&self) -> Result<(), Ended> {
+    pub(super) async fn wait_for_room(&self) -> Result<(), Ended> {
         let caller = self.caller;
         loop {
             self.check_open()?;

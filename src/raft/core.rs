@@ -23,6 +23,7 @@ use crate::proto::etcdserverpb::{AlarmRequest, AlarmType, InternalRaftRequest};
 use crate::state::State;
 use bytes::Bytes;
 use prost::Message;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Why the member can't go on. The process ends; nothing acknowledged is lost.
@@ -78,6 +79,8 @@ pub struct LogCore {
     /// Bytes of proposals that were not applied yet.
     pub(super) pending_bytes: usize,
     pub(super) replies: Vec<(usize, Reply)>,
+    /// Who asked for the list of leases in this turn.
+    lists: Vec<Waiter>,
     /// Renewals that wait for a lease's revocation.
     pub(super) renewals: Vec<(i64, Waiter)>,
     /// Bytes of entries applied since the last checkpoint was cut, and since the one before became durable.
@@ -117,6 +120,7 @@ impl LogCore {
             proposals: Vec::new(),
             pending_bytes: 0,
             replies: Vec::new(),
+            lists: Vec::new(),
             renewals: Vec::new(),
             dirty_bytes: 0,
             cut_bytes: 0,
@@ -161,10 +165,7 @@ impl LogCore {
                 let lease = self.state.lessor().time_to_live(id, keys, now);
                 self.replies.push((core, Reply::TimeToLive { token, lease }));
             }
-            Request::Leases { token } => {
-                let ids = self.state.lessor().ids();
-                self.replies.push((core, Reply::Leases { token, ids }));
-            }
+            Request::Leases { token } => self.lists.push(Waiter { core, token }),
             Request::Status { token } => {
                 let status = Box::new(self.status(now));
                 self.replies.push((core, Reply::Status { token, status }));
@@ -308,7 +309,20 @@ impl LogCore {
         let checkpointing = self.checkpoint(disk, now)?;
         let compacting = self.compact_some(disk, now)?;
         self.publish_if_needed();
+        self.list_leases();
         Ok(applying || checkpointing || compacting)
+    }
+
+    /// Answers all who asked for the list of leases by one list: a turn makes at most one, however many ask.
+    fn list_leases(&mut self) {
+        if self.lists.is_empty() {
+            return;
+        }
+        let ids: Arc<[i64]> = self.state.lessor().ids().into();
+        for Waiter { core, token } in self.lists.drain(..) {
+            let ids = ids.clone();
+            self.replies.push((core, Reply::Leases { token, ids }));
+        }
     }
 
     fn tick(&mut self, now: Duration) {

@@ -100,8 +100,8 @@ pub enum Reply {
     Leases {
         /// The asker's.
         token: u64,
-        /// The next to expire first.
-        ids: Vec<i64>,
+        /// The next to expire first; shared by all who asked at about the same time.
+        ids: Arc<[i64]>,
     },
     /// The member's state.
     Status {
