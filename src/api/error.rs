@@ -83,7 +83,15 @@ pub fn not_built(service: &str, method: &str) -> Status {
     )
 }
 
-/// A page that the answer needs is damaged or can't be read.
+/// A page that the answer needs could not be read. etcd has no words for it: it maps its file, and ends by a signal.
+pub fn unreadable(description: &str) -> Status {
+    Status::new(
+        Code::Internal,
+        format!("etcdserver: a page could not be read: {description}"),
+    )
+}
+
+/// A page that the answer needs is damaged.
 pub fn corrupt() -> Status {
     status(&StateError::Corrupt)
 }

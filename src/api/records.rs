@@ -22,8 +22,10 @@ use std::task::Poll;
 /// Why a record can't be had.
 #[derive(Debug)]
 pub enum Unreadable {
-    /// The page is damaged, can't be read, or does not hold what the index names: a CORRUPT alarm is due.
+    /// The page is damaged or does not hold what the index names: a CORRUPT alarm is due.
     Corrupt(String),
+    /// The disk did not give the page this time, which says nothing of what is stored: where, and its answer.
+    Disk(String),
     /// The view was held too long.
     Expired,
 }
@@ -56,7 +58,7 @@ impl PageReads {
                 Ok(value) => return Ok(value),
                 Err(ReadFailure::Missing(address)) => address,
                 Err(ReadFailure::Expired { .. }) => return Err(Unreadable::Expired),
-                Err(ReadFailure::Corrupt(corrupt)) => return Err(Unreadable::Corrupt(corrupt.to_string())),
+                Err(ReadFailure::Corrupt(corrupt)) => return Err(self.corrupt(&corrupt)),
             };
             self.load(view, &address).await?;
         }
@@ -65,38 +67,50 @@ impl PageReads {
     /// Loads a page that a read missed.
     pub async fn load(&self, view: &View, address: &PageAddress) -> Result<(), Unreadable> {
         let read = self.file.read(address.offset(), address.length()).await;
-        match self.insert(view, address, read) {
-            Ok(()) | Err(ReadFailure::Missing(_)) => Ok(()),
-            Err(ReadFailure::Expired { .. }) => Err(Unreadable::Expired),
-            Err(ReadFailure::Corrupt(corrupt)) => Err(Unreadable::Corrupt(corrupt.to_string())),
-        }
+        self.insert(view, address, read)?.map_err(|corrupt| self.corrupt(&corrupt))
     }
 
     /// Loads pages at the same time. They come into the cache in their order, so that a small one has the last ones.
-    /// Returns those that are damaged or could not be read.
-    pub async fn load_all(&self, view: &View, addresses: &[PageAddress]) -> Vec<(PageAddress, Corrupt)> {
+    /// Returns those that are damaged. A page that the disk did not give, which is logged, fails them all.
+    pub async fn load_all(
+        &self,
+        view: &View,
+        addresses: &[PageAddress],
+    ) -> Result<Vec<(PageAddress, Corrupt)>, Unreadable> {
         let reads = addresses
             .iter()
             .map(|address| self.file.read(address.offset(), address.length()));
         let mut damaged = Vec::new();
         for (address, read) in addresses.iter().zip(join(reads).await) {
             match self.insert(view, address, read) {
-                Ok(()) | Err(ReadFailure::Missing(_) | ReadFailure::Expired { .. }) => {}
-                Err(ReadFailure::Corrupt(corrupt)) => damaged.push((*address, corrupt)),
+                Ok(Ok(())) | Err(Unreadable::Expired) => {}
+                Ok(Err(corrupt)) => damaged.push((*address, corrupt)),
+                Err(failure) => return Err(failure),
             }
         }
-        damaged
+        Ok(damaged)
     }
 
+    /// Keeps what a read brought, unless it is damaged.
     fn insert(
         &self,
         view: &View,
         address: &PageAddress,
         read: Result<(AlignedBuffer, usize), DiskError>,
-    ) -> Result<(), ReadFailure> {
-        let (buffer, length) = read.map_err(|error| ReadFailure::Corrupt(address.corrupt(error.to_string())))?;
+    ) -> Result<Result<(), Corrupt>, Unreadable> {
+        let offset = address.offset();
+        let (buffer, length) = read.map_err(|error| Unreadable::Disk(format!("{error}, at byte offset {offset}")))?;
         let bytes = &buffer[..length.min(address.length())];
-        view.pages.insert(&mut self.cache.borrow_mut(), address, bytes)
+        match view.pages.insert(&mut self.cache.borrow_mut(), address, bytes) {
+            Ok(()) | Err(ReadFailure::Missing(_)) => Ok(Ok(())),
+            Err(ReadFailure::Expired { .. }) => Err(Unreadable::Expired),
+            Err(ReadFailure::Corrupt(corrupt)) => Ok(Err(corrupt)),
+        }
+    }
+
+    /// Names the file, too.
+    pub fn corrupt(&self, corrupt: &Corrupt) -> Unreadable {
+        Unreadable::Corrupt(format!("page file {}: {corrupt}", self.file.path().display()))
     }
 
     /// The core's page cache.
@@ -225,5 +239,96 @@ impl<'v> Records<'v> {
 impl crate::state::read::Records for Records<'_> {
     fn record(&self, revision: Revision) -> Option<&[u8]> {
         self.bytes(revision)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tasks::Ended;
+    use super::*;
+    use crate::grpc::Code;
+    use crate::io::memory::MemoryDisk;
+    use crate::mvcc::window::WindowWriter;
+    use crate::pages::{Cut, NewRecord, Options, PageStore, StateFields};
+    use crate::reactor::serve::{CoreOptions, ServeCore};
+    use std::path::{Path, PathBuf};
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    const BOUND: Duration = Duration::from_secs(20);
+
+    /// A view of a store whose only record is in its pages.
+    fn stored_view() -> View {
+        let mut disk = MemoryDisk::new();
+        let mut store = PageStore::create(&mut disk, Path::new("/db"), Options::new(0..64)).unwrap();
+        let fields = StateFields {
+            revision: 2,
+            ..Default::default()
+        };
+        let record = NewRecord {
+            id: RecordId { main: 2, sub: 0 },
+            key: "k".into(),
+            create_revision: 2,
+            version: 1,
+            ..Default::default()
+        };
+        let mut cut = Cut::new(fields, 0);
+        cut.records = Box::new(std::iter::once(record));
+        store.run(&mut disk, cut).unwrap().unwrap();
+        View {
+            revision: 2,
+            compact_revision: -1,
+            applied_index: 1,
+            term: 1,
+            window: WindowWriter::new(2).view(),
+            pages: store.root().clone(),
+        }
+    }
+
+    /// How a read of the record from the page file at `path` ends, and with which status.
+    fn read_from(path: PathBuf) -> (String, Option<Code>) {
+        let (sender, receiver) = mpsc::channel();
+        let options = CoreOptions {
+            name: "test".to_string(),
+            cpus: None,
+        };
+        let core = ServeCore::start(options, move || async move {
+            let (file, _) = PageFileReader::open(&path).await.unwrap();
+            let pages = PageReads::new(file, 1 << 20);
+            let failure = pages.record(&stored_view(), Revision::new(2, 0)).await.err().unwrap();
+            let told = match &failure {
+                Unreadable::Corrupt(text) => format!("corrupt: {text}"),
+                Unreadable::Disk(text) => format!("disk: {text}"),
+                Unreadable::Expired => "expired".to_string(),
+            };
+            let code = match Ended::from(failure) {
+                Ended::Failed(status) => Some(status.code),
+                Ended::Corrupt(_) | Ended::Gone => None,
+            };
+            sender.send((told, code)).unwrap();
+        })
+        .unwrap();
+        let found = receiver.recv_timeout(BOUND).unwrap();
+        assert!(core.join(BOUND));
+        found
+    }
+
+    #[test]
+    fn a_failed_read_is_an_internal_error_and_no_damage() {
+        // Where this process has no memory, reading it fails with EIO.
+        let (told, code) = read_from("/proc/self/mem".into());
+        assert!(told.starts_with("disk: read /proc/self/mem: "), "{told}");
+        assert!(told.contains("(os error 5), at byte offset "), "{told}");
+        assert_eq!(code, Some(Code::Internal));
+    }
+
+    #[test]
+    fn damage_names_file_page_and_offset() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(1 << 20).unwrap();
+        let (told, code) = read_from(file.path().into());
+        let begin = format!("corrupt: page file {}: page ", file.path().display());
+        assert!(told.starts_with(&begin) && told.contains(" at byte offset "), "{told}");
+        assert_eq!(code, None, "the task's end raises the alarm");
     }
 }

@@ -53,6 +53,10 @@ impl From<Unreadable> for Ended {
     fn from(unreadable: Unreadable) -> Ended {
         match unreadable {
             Unreadable::Corrupt(description) => Ended::Corrupt(description),
+            Unreadable::Disk(description) => {
+                tracing::error!("a page could not be read: {description}");
+                Ended::Failed(error::unreadable(&description))
+            }
             Unreadable::Expired => Ended::Failed(error::expired()),
         }
     }

@@ -5,10 +5,10 @@
 
 use super::error;
 use super::method::Method;
-use super::records::PageReads;
+use super::records::{PageReads, Unreadable};
 use super::service::{Api, CallState, Caller, Settings};
 use crate::grpc::Status;
-use crate::limits::{API_PART_BYTES, GRPC_OVERHEAD_BYTES};
+use crate::limits::{API_PART_BYTES, GRPC_OVERHEAD_BYTES, WATCH_READ_RETRY};
 use crate::metrics::CoreMetrics;
 use crate::mvcc::index::Index;
 use crate::mvcc::revision::Revision;
@@ -224,10 +224,10 @@ impl Api {
             net.notify_writable(call);
         }
         for failure in &advance.failures {
-            if let HistoryFailure::Read(ReadFailure::Corrupt(corrupt)) = failure {
-                self.post(Request::Corrupt {
-                    description: corrupt.to_string(),
-                });
+            if let HistoryFailure::Read(ReadFailure::Corrupt(corrupt)) = failure
+                && let Unreadable::Corrupt(description) = pages.corrupt(corrupt)
+            {
+                self.post(Request::Corrupt { description });
             }
         }
         if advance.more || !advance.missing.is_empty() {
@@ -244,7 +244,17 @@ impl Api {
             return;
         };
         serve::spawn(async move {
-            let damaged = pages.load_all(&view, &missing).await;
+            let loaded = pages.load_all(&view, &missing).await;
+            let damaged = match loaded {
+                Ok(damaged) => damaged,
+                Err(failure) => {
+                    if let Unreadable::Disk(description) = failure {
+                        tracing::error!("watches wait for a page that could not be read: {description}");
+                        serve::sleep(WATCH_READ_RETRY).await;
+                    }
+                    Vec::new()
+                }
+            };
             serve::yield_now().await;
             connections.with(|api, _| {
                 api.watches.task = false;

@@ -178,6 +178,9 @@ pub const WATCH_SHARED_BYTES_MIN: usize = 4096;
 /// A message that shares the bytes of its batch keeps at most this many times its own length alive.
 pub const WATCH_SHARED_FACTOR: usize = 8;
 
+/// Time after which a page that the disk did not give is asked for again by watches that wait for it.
+pub const WATCH_READ_RETRY: std::time::Duration = std::time::Duration::from_secs(1);
+
 const _: () = assert!(WATCH_BATCH_RECORDS <= WATCH_ADVANCE_WORK);
 
 // wal
@@ -241,6 +244,12 @@ pub const CHECKPOINT_INTERVAL: std::time::Duration = std::time::Duration::from_s
 pub const CHECKPOINT_REMOVED_MAX: usize = 10_000;
 /// Time until a checkpoint that found no room is tried again.
 pub const CHECKPOINT_RETRY: std::time::Duration = std::time::Duration::from_millis(500);
+/// How often that time doubles while checkpoints go on being given up.
+pub const CHECKPOINT_RETRY_DOUBLINGS: u32 = 4;
+/// A compaction that could not read a page is tried again after this time.
+pub const COMPACTION_RETRY: std::time::Duration = std::time::Duration::from_secs(10);
+/// While there is no room a checkpoint is made this long after the last, whatever there is to write.
+pub const CHECKPOINT_SPACE_RETRY: std::time::Duration = std::time::Duration::from_secs(2);
 /// Bytes of entries behind the page store at which no more are applied; a small memory budget makes it less.
 pub const UNSTORED_BYTES_MAX: u64 = 8 * CHECKPOINT_DIRTY_BYTES;
 /// About what a lease takes, the keys attached to it aside.

@@ -159,7 +159,7 @@ impl FreeSpace {
     }
 
     /// Pages by which the file may still grow.
-    fn room(&self) -> u32 {
+    pub fn room(&self) -> u32 {
         self.limit.min(FILE_PAGES_MAX).saturating_sub(self.file_pages)
     }
 

@@ -13,7 +13,9 @@ use super::root::{Root, RootInner, StateFields, TreeRef};
 use super::space::SpaceReturn;
 use crate::io::buffer::AlignedBuffer;
 use crate::io::disk::{Disk, FileId, OpenMode, Operation, Outcome};
-use crate::limits::pages::{OPERATIONS, PAGE_BYTES, RESERVE_PAGES, WRITER_CACHE_BYTES, WRITER_CACHE_BYTES_MIN};
+use crate::limits::pages::{
+    CHUNK_PAGES, OPERATIONS, PAGE_BYTES, RESERVE_PAGES, WRITER_CACHE_BYTES, WRITER_CACHE_BYTES_MIN,
+};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Weak;
@@ -255,6 +257,17 @@ impl PageStore {
     /// Bytes in use by the newest commit.
     pub fn size_in_use(&self) -> u64 {
         self.sizes.1
+    }
+
+    /// Whether a checkpoint that is not urgent can be expected to find room: free pages beyond the reserve, or a file
+    /// that may grow on a disk that was not found full.
+    pub fn has_room(&self) -> bool {
+        let space = self.space();
+        let usable = match space.full {
+            true => space.backed_pages(),
+            false => space.available.pages().saturating_add(space.room()),
+        };
+        usable > space.reserve.saturating_add(CHUNK_PAGES)
     }
 
     /// Things worth logging since the last call, e.g. that the newer meta was a torn write.

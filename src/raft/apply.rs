@@ -5,11 +5,12 @@
 //! answers leave.
 
 use super::core::{Fatal, LogCore};
+use super::loader::LoadError;
 use super::messages::{Dropped, Reply};
 use super::storage::Position;
 use super::waiters::Waiter;
 use crate::io::disk::Disk;
-use crate::limits::{APPLY_BATCH_ENTRIES, APPLY_SLICE_RECORDS, COMPACTION_SLICE_RECORDS};
+use crate::limits::{APPLY_BATCH_ENTRIES, APPLY_SLICE_RECORDS, COMPACTION_RETRY, COMPACTION_SLICE_RECORDS};
 use crate::mvcc::readers::Holds;
 use crate::mvcc::revision::Revision;
 use crate::proto::etcdserverpb::InternalRaftRequest;
@@ -274,7 +275,7 @@ impl LogCore {
 
     /// Removes what a compaction leaves, by slices. True when more could be removed at once.
     pub(super) fn compact_some<D: Disk>(&mut self, disk: &mut D, now: Duration) -> Result<bool, Fatal> {
-        if !self.applier.is_idle() {
+        if !self.applier.is_idle() || now < self.compaction_retry_at {
             return Ok(false);
         }
         match self.state.compaction_target() {
@@ -291,7 +292,9 @@ impl LogCore {
                 return Ok(false);
             }
             CompactionProgress::More => {}
-            CompactionProgress::NeedsRecords { from, through } => return self.load_compacted(disk, from, through),
+            CompactionProgress::NeedsRecords { from, through } => {
+                return Ok(self.load_compacted(disk, now, from, through));
+            }
             CompactionProgress::Finished(revision) => {
                 self.counters.compacted(now);
                 let root = self.checkpoints.store().root().clone();
@@ -313,17 +316,27 @@ impl LogCore {
         self.counters.records_compacted += before.saturating_sub(self.state.keys().revisions()) as u64;
     }
 
-    /// Hands a compaction the keys of records that only the page store has.
-    fn load_compacted<D: Disk>(&mut self, disk: &mut D, from: Revision, through: i64) -> Result<bool, Fatal> {
+    /// Hands a compaction the keys of records that only the page store has. What it can't read it tries again later:
+    /// nobody waits for what is only to be removed.
+    fn load_compacted<D: Disk>(&mut self, disk: &mut D, now: Duration, from: Revision, through: i64) -> bool {
         let root = self.checkpoints.store().root().clone();
-        match self.loader.keys(disk, &root, from, through, COMPACTION_SLICE_RECORDS)? {
-            Some((keys, next)) => {
+        match self.loader.keys(disk, &root, from, through, COMPACTION_SLICE_RECORDS) {
+            Ok(Some((keys, next))) => {
                 let before = self.state.keys().revisions();
                 self.state.compact_records(keys, next);
                 self.count_compacted(before);
-                Ok(true)
+                true
             }
-            None => Ok(false),
+            Ok(None) => false,
+            Err(error) => {
+                self.compaction_retry_at = now + COMPACTION_RETRY;
+                let path = self.checkpoints.store().path().display();
+                match error {
+                    LoadError::Disk { .. } => tracing::error!("a compaction waits: {error}"),
+                    damaged => self.raise_corrupt(&format!("page file {path}: {damaged}")),
+                }
+                false
+            }
         }
     }
 }

@@ -6,7 +6,10 @@
 
 use super::storage::Position;
 use crate::io::disk::{Completion, Disk};
-use crate::limits::{CHECKPOINT_INTERVAL, CHECKPOINT_REMOVED_MAX, CHECKPOINT_RETRY, PIN_AGE_MAX, PIN_BYTES_MAX};
+use crate::limits::{
+    CHECKPOINT_INTERVAL, CHECKPOINT_REMOVED_MAX, CHECKPOINT_RETRY, CHECKPOINT_RETRY_DOUBLINGS, CHECKPOINT_SPACE_RETRY,
+    PIN_AGE_MAX, PIN_BYTES_MAX,
+};
 use crate::mvcc::revision::Revision;
 use crate::mvcc::window::WindowView;
 use crate::pages::{
@@ -64,6 +67,8 @@ pub struct Checkpoints {
     last_at: Duration,
     began_at: Duration,
     retry_at: Duration,
+    /// Checkpoints given up since the last that was not.
+    failures: u32,
 }
 
 impl Checkpoints {
@@ -78,6 +83,7 @@ impl Checkpoints {
             last_at: Duration::ZERO,
             began_at: Duration::ZERO,
             retry_at: Duration::ZERO,
+            failures: 0,
         }
     }
 
@@ -91,11 +97,21 @@ impl Checkpoints {
         self.pending.is_some() || self.running.is_some()
     }
 
+    /// Whether there is room again after a checkpoint was given up for want of it: a later one is durable, and the next
+    /// need not be urgent.
+    pub fn has_room(&self) -> bool {
+        !self.is_active() && self.given_up.is_none() && self.store.is_idle() && self.store.has_room()
+    }
+
     /// Whether now is the time for one: `due_bytes` in the window that the store lacks, or enough records removed, or
-    /// anything new for long enough.
-    pub fn is_due(&self, now: Duration, state: &State, dirty_bytes: u64, due_bytes: u64) -> bool {
+    /// anything new for long enough. While there was `no_space` one is tried from time to time, even an empty one: it
+    /// makes usable what earlier ones freed, and finds out whether the disk has room again.
+    pub fn is_due(&self, now: Duration, state: &State, dirty_bytes: u64, due_bytes: u64, no_space: bool) -> bool {
         if self.is_active() || !self.store.is_idle() || now < self.retry_at {
             return false;
+        }
+        if no_space && now >= self.last_at + CHECKPOINT_SPACE_RETRY {
+            return true;
         }
         let behind = state.applied_index() > self.store.root().fields().applied_index;
         behind
@@ -204,6 +220,7 @@ impl Checkpoints {
         self.given_up = None;
         self.remaining = commit.remaining_deletes;
         self.last_at = now;
+        self.failures = 0;
         self.expire_pins(now);
         let position = self.running.take().expect("a checkpoint was running");
         Event::Committed(Committed {
@@ -229,10 +246,13 @@ impl Checkpoints {
 
     fn aborted(&mut self, reason: Aborted, now: Duration) -> Event {
         self.running = None;
-        self.retry_at = now + CHECKPOINT_RETRY;
+        self.retry_at = now + (CHECKPOINT_RETRY * (1 << self.failures.min(CHECKPOINT_RETRY_DOUBLINGS)));
+        self.failures += 1;
+        // What readers hold may be what is missing.
+        self.expire_pins(now);
         match reason {
             Aborted::DiskFull(_) | Aborted::Limit { .. } => Event::NoSpace(reason.to_string()),
-            Aborted::Corrupt(_) => Event::Corrupt(reason.to_string()),
+            Aborted::Corrupt(_) => Event::Corrupt(format!("page file {}: {reason}", self.store.path().display())),
             // A read that failed says nothing of what is stored: the checkpoint is tried again.
             Aborted::Read(_) => Event::Unreadable(reason.to_string()),
         }

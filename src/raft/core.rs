@@ -94,6 +94,8 @@ pub struct LogCore {
     /// Whether a NOSPACE alarm of this member was proposed and not seen yet.
     alarm_proposed: bool,
     pub(super) compactor: Option<Compactor>,
+    /// A compaction that could not read a page waits until then.
+    pub(super) compaction_retry_at: Duration,
     pub(super) stopping: bool,
 }
 
@@ -131,6 +133,7 @@ impl LogCore {
             counters: Counters::default(),
             alarm_proposed: false,
             compactor: Compactor::new(options.auto_compaction),
+            compaction_retry_at: Duration::ZERO,
             stopping: false,
         }
     }
@@ -388,23 +391,28 @@ impl LogCore {
     }
 
     fn checkpoint<D: Disk>(&mut self, disk: &mut D, now: Duration) -> Result<bool, Fatal> {
+        if self.applier.no_space && self.checkpoints.has_room() {
+            tracing::info!("there is room again; writes are taken");
+            self.applier.no_space = false;
+        }
+        // A full disk shows at the log or at the page file first; both get out of it by checkpoints.
+        let no_space = self.applier.no_space || self.replica.wal().no_space();
+        let due_bytes = self.options.memory.checkpoint_at;
         if self.applier.is_idle()
             && self
                 .checkpoints
-                .is_due(now, &self.state, self.dirty_bytes, self.options.memory.checkpoint_at)
+                .is_due(now, &self.state, self.dirty_bytes, due_bytes, no_space)
         {
             self.cut();
             self.replica.pump(disk, now);
         }
         let durable = self.replica.wal().durable();
-        let urgent = self.applier.no_space;
-        match self.checkpoints.step(disk, durable, now, urgent)? {
+        match self.checkpoints.step(disk, durable, now, no_space)? {
             Event::None => return Ok(false),
             Event::Busy => {}
             Event::Committed(committed) => {
                 self.counters.checkpoints.observe_time(committed.took);
                 self.cut_bytes = 0;
-                self.applier.no_space = false;
                 // An entry that is half applied publishes when it is done, with the newest root.
                 if self.applier.is_idle() {
                     self.publish(committed.root.clone());
@@ -414,11 +422,9 @@ impl LogCore {
                 self.replica.save_snapshot(committed.position);
                 // The older of the two meta pages may have to be fallen back to (DESIGN 12 (6)).
                 let needed = self.checkpoints.store().log_needed_after();
-                let release = committed
-                    .position
-                    .index
-                    .saturating_sub(self.options.catchup_entries)
-                    .min(needed);
+                // A member that is short of room keeps nothing for those who lag behind.
+                let kept = if no_space { 0 } else { self.options.catchup_entries };
+                let release = committed.position.index.saturating_sub(kept).min(needed);
                 self.replica.node().release_to(committed.position.index);
                 self.replica.wal().release_to(release);
             }
@@ -471,7 +477,7 @@ impl LogCore {
         } else if self.checkpoints.owns(token) {
             self.checkpoints.completed(completion)?;
         } else if self.loader.owns(token) {
-            self.loader.completed(completion)?;
+            self.loader.completed(completion);
         } else {
             unreachable!("token {token} belongs to nobody");
         }

@@ -21,17 +21,24 @@ pub struct Loader {
     wanted: Vec<Revision>,
     found: HashMap<Revision, Bytes>,
     in_flight: Option<PageAddress>,
+    /// How the last read failed, until somebody asks for what it was to bring.
+    failed: Option<LoadError>,
 }
 
 /// Why records can't be fetched.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// A page is damaged.
-    #[error("a record that a request depends on is damaged: {0}")]
+    #[error("a record of the page file that a request or a compaction depends on is damaged: {0}")]
     Corrupt(crate::pages::Corrupt),
     /// A page can't be read.
-    #[error("a record that a request depends on can't be read: {0}")]
-    Disk(crate::io::disk::DiskError),
+    #[error("a record that a request or a compaction depends on can't be read: {source}, at byte offset {offset}")]
+    Disk {
+        /// Where.
+        offset: u64,
+        /// The system's answer.
+        source: crate::io::disk::DiskError,
+    },
     /// The index names a record that the page store does not have.
     #[error("the record {0:?} that a request depends on is missing from the page store")]
     Missing(Revision),
@@ -61,6 +68,7 @@ impl Loader {
             wanted: Vec::new(),
             found: HashMap::new(),
             in_flight: None,
+            failed: None,
         }
     }
 
@@ -68,6 +76,7 @@ impl Loader {
     pub fn start(&mut self, root: Root, wanted: Vec<Revision>) {
         assert!(self.in_flight.is_none(), "one fetch at a time");
         (self.root, self.wanted) = (Some(root), wanted);
+        self.failed = None;
         self.found.clear();
     }
 
@@ -90,6 +99,9 @@ impl Loader {
     pub fn step<D: Disk + ?Sized>(&mut self, disk: &mut D) -> Result<bool, LoadError> {
         if self.in_flight.is_some() {
             return Ok(false);
+        }
+        if let Some(error) = self.failed.take() {
+            return Err(error);
         }
         let Some(root) = &self.root else { return Ok(true) };
         while let Some(revision) = self.wanted.last().copied() {
@@ -117,17 +129,23 @@ impl Loader {
         Ok(true)
     }
 
-    /// Takes the end of a read.
-    pub fn completed(&mut self, completion: Completion) -> Result<(), LoadError> {
+    /// Takes the end of a read. A failed one is the answer to the next `step` or `keys`.
+    pub fn completed(&mut self, completion: Completion) {
         let address = self.in_flight.take().expect("a read was in flight");
         let root = self.root.as_ref().expect("reading for a root");
-        match completion.result.map_err(LoadError::Disk)? {
-            Outcome::Read { buffer, length } => {
+        let taken = match completion.result {
+            Ok(Outcome::Read { buffer, length }) => {
                 let length = length.min(address.length());
-                Ok(root.insert(&mut self.cache, &address, &buffer[..length])?)
+                let inserted = root.insert(&mut self.cache, &address, &buffer[..length]);
+                inserted.map_err(LoadError::from)
             }
-            other => unreachable!("a read answered {other:?}"),
-        }
+            Ok(other) => unreachable!("a read answered {other:?}"),
+            Err(source) => Err(LoadError::Disk {
+                offset: address.offset(),
+                source,
+            }),
+        };
+        self.failed = taken.err();
     }
 }
 
@@ -170,6 +188,11 @@ impl Loader {
         if self.in_flight.is_some() {
             return Ok(None);
         }
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
+        // A root that is kept without need keeps its pages from being used again.
+        self.root = None;
         let mut keys = Vec::new();
         let mut scan = RecordScan::new(RecordId {
             main: from.main,

@@ -13,8 +13,8 @@ pub mod logging;
 use crate::api::{Api, PageReads, Settings};
 use crate::config::{CLUSTER_VERSION, Config, ETCD_VERSION, WalWriter};
 use crate::limits::{
-    ANSWER_MAILBOX, BOOT_DECODERS_MAX, CONNECTIONS_PER_CORE, PUBLISHED_MAILBOX, REQUEST_MAILBOX, SHUTDOWN_CONNECTIONS,
-    SHUTDOWN_CORE,
+    ANSWER_MAILBOX, BOOT_DECODERS_MAX, CONNECTIONS_PER_CORE, PIN_BYTES_MAX, PUBLISHED_MAILBOX, REQUEST_MAILBOX,
+    SHUTDOWN_CONNECTIONS, SHUTDOWN_CORE, pages::RESERVE_PAGES,
 };
 use crate::mvcc::readers::Readers;
 use crate::net;
@@ -245,6 +245,8 @@ fn boot(config: &Config, roles: &Roles, budget: &Budget, readers: &Readers) -> B
         },
         pages: pages::Options {
             cache_bytes: budget.log_core.cache,
+            reserve_pages: reserve_pages(budget.log_core.checkpoint_at),
+            limit_bytes: config.quota_bytes.map_or(u64::MAX, page_file_limit),
             ..pages::Options::new(1000..1000 + crate::limits::pages::OPERATIONS as u64)
         },
         decoders: (roles.cores() - 1).min(BOOT_DECODERS_MAX),
@@ -283,6 +285,19 @@ fn writer(choice: WalWriter) -> Writer {
         WalWriter::RingHelper => Writer::Ring(WriteMethod::Thread),
         WalWriter::Threads => Writer::Threads,
     }
+}
+
+/// Pages kept for when the disk is full: room for what may wait for a checkpoint then, in full leaves and a spine.
+fn reserve_pages(checkpoint_at: u64) -> u32 {
+    let waiting = 2 * checkpoint_at;
+    let pages = (waiting + waiting / 4) / crate::limits::pages::PAGE_BYTES as u64;
+    u32::try_from(pages).unwrap_or(u32::MAX).max(RESERVE_PAGES)
+}
+
+/// The longest that the page file may get. The quota holds writes back long before; what else takes room are pages that
+/// were freed and are held by readers or by the older of the two commits.
+fn page_file_limit(quota_bytes: u64) -> u64 {
+    quota_bytes.saturating_mul(2).saturating_add(PIN_BYTES_MAX)
 }
 
 /// Tells a serve core to stop.

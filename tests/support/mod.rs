@@ -11,6 +11,7 @@ pub mod etcd;
 pub mod frames;
 pub mod grpc;
 pub mod http;
+pub mod mount;
 pub mod server;
 
 use std::future::Future;

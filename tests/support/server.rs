@@ -108,6 +108,11 @@ pub struct Server {
 impl Server {
     /// Starts `program` with an empty directory and flags beyond the usual ones, and waits until it serves.
     pub fn start(program: Program, arguments: &[&str]) -> Self {
+        Self::start_in(&std::env::temp_dir(), program, arguments)
+    }
+
+    /// As `start`, with its directory in `parent`.
+    pub fn start_in(parent: &Path, program: Program, arguments: &[&str]) -> Self {
         for attempt in 1.. {
             let [client_port, peer_port] = free_ports();
             let mut server = Self {
@@ -115,7 +120,7 @@ impl Server {
                 arguments: arguments.iter().map(|argument| argument.to_string()).collect(),
                 directory: tempfile::Builder::new()
                     .prefix("ringd-test-")
-                    .tempdir()
+                    .tempdir_in(parent)
                     .expect("a temporary directory"),
                 client_port,
                 peer_port,

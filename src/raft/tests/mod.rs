@@ -2,6 +2,7 @@
 
 mod memory;
 mod readers;
+mod space;
 
 use super::boot::{Boot, start};
 use super::core::{LogCore, Options};
@@ -76,15 +77,21 @@ fn boot() -> Boot {
 }
 
 /// A log core, its disk and its clock.
-struct Bench {
+struct Bench<D = MemoryDisk> {
     core: LogCore,
-    disk: MemoryDisk,
+    disk: D,
     now: Duration,
     next_token: u64,
 }
 
 impl Bench {
-    fn start(mut disk: MemoryDisk, boot: Boot) -> Bench {
+    fn new(boot: Boot) -> Bench {
+        Bench::start(MemoryDisk::new(), boot)
+    }
+}
+
+impl<D: Disk> Bench<D> {
+    fn start(mut disk: D, boot: Boot) -> Bench<D> {
         let core = start(&mut disk, boot, || Duration::ZERO).unwrap();
         Bench {
             core,
@@ -94,11 +101,7 @@ impl Bench {
         }
     }
 
-    fn new(boot: Boot) -> Bench {
-        Bench::start(MemoryDisk::new(), boot)
-    }
-
-    fn restart(self, boot: Boot) -> Bench {
+    fn restart(self, boot: Boot) -> Bench<D> {
         Bench::start(self.disk, boot)
     }
 

@@ -69,6 +69,11 @@ impl PageFileReader {
         Ok((PageFileReader { file, reads }, length))
     }
 
+    /// The file's path.
+    pub fn path(&self) -> &Path {
+        &self.file.path
+    }
+
     /// Reads `length` bytes from `offset`, both multiples of 4096, and how many of them were there: fewer only at the
     /// end of the file. The core goes on meanwhile.
     pub async fn read(&self, offset: u64, length: usize) -> Result<(AlignedBuffer, usize), DiskError> {
