@@ -84,7 +84,7 @@ pub fn not_built(service: &str, method: &str) -> Status {
 }
 
 /// A page that the answer needs could not be read. etcd has no words for it: it maps its file, and ends by a signal.
-pub fn unreadable(description: &str) -> Status {
+pub fn page_not_read(description: &str) -> Status {
     Status::new(
         Code::Internal,
         format!("etcdserver: a page could not be read: {description}"),

@@ -67,7 +67,8 @@ impl PageReads {
     /// Loads a page that a read missed.
     pub async fn load(&self, view: &View, address: &PageAddress) -> Result<(), Unreadable> {
         let read = self.file.read(address.offset(), address.length()).await;
-        self.insert(view, address, read)?.map_err(|corrupt| self.corrupt(&corrupt))
+        self.insert(view, address, read)?
+            .map_err(|corrupt| self.corrupt(&corrupt))
     }
 
     /// Loads pages at the same time. They come into the cache in their order, so that a small one has the last ones.

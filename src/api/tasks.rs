@@ -55,7 +55,7 @@ impl From<Unreadable> for Ended {
             Unreadable::Corrupt(description) => Ended::Corrupt(description),
             Unreadable::Disk(description) => {
                 tracing::error!("a page could not be read: {description}");
-                Ended::Failed(error::unreadable(&description))
+                Ended::Failed(error::page_not_read(&description))
             }
             Unreadable::Expired => Ended::Failed(error::expired()),
         }
