@@ -14,6 +14,7 @@ use support::server::{Program, Server};
 use support::{block_on, etcd};
 
 const NO_SPACE: &str = "etcdserver: mvcc: database space exceeded";
+const TIMED_OUT: &str = "etcdserver: request timed out";
 const CORRUPT: &str = "etcdserver: corrupt cluster";
 /// Room for three segments of the log and some of the page file.
 const SMALL_BYTES: u64 = 400 << 20;
@@ -57,6 +58,8 @@ async fn fill(channel: &Channel, mut taken: usize) -> usize {
                     "more fits than there is room for"
                 );
             }
+            // A machine with much else to do may be that slow.
+            Err(status) if status.message == TIMED_OUT => {}
             Err(status) => {
                 assert_eq!(
                     (status.code, status.message.as_str()),
@@ -74,7 +77,7 @@ async fn fill(channel: &Channel, mut taken: usize) -> usize {
 async fn await_room(channel: &Channel) {
     let began = Instant::now();
     while let Err(status) = put(channel, "room", b"?").await {
-        assert_eq!(status.message, NO_SPACE);
+        assert!([NO_SPACE, TIMED_OUT].contains(&status.message.as_str()), "{status:?}");
         assert!(
             began.elapsed() < SOON,
             "writes are refused {SOON:?} after there was room"

@@ -100,6 +100,10 @@ impl Loader {
         if self.in_flight.is_some() {
             return Ok(false);
         }
+        // A failure that nothing is wanted after is a compaction's.
+        if self.wanted.is_empty() {
+            return Ok(true);
+        }
         if let Some(error) = self.failed.take() {
             return Err(error);
         }
