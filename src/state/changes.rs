@@ -139,6 +139,8 @@ pub struct Restore {
     members: Members,
     scheduled: i64,
     finished: i64,
+    /// Records that a compaction removed and the store still has.
+    removed: Vec<(Revision, bool)>,
 }
 
 impl Restore {
@@ -153,6 +155,7 @@ impl Restore {
             members: Members::default(),
             scheduled: -1,
             finished: -1,
+            removed: Vec::new(),
         }
     }
 
@@ -199,7 +202,7 @@ impl Restore {
         Ok(())
     }
 
-    /// Takes the next records, sorted.
+    /// Takes the next records, sorted. The pairs come before them.
     pub fn records(&mut self, batch: &RestoreBatch) -> Result<(), RestoreError> {
         if let Some((first, last)) = batch.span() {
             let possible = 1..=RESTORE_REVISION_MAX;
@@ -208,7 +211,8 @@ impl Restore {
             }
         }
         self.has_leases |= batch.has_leases();
-        Ok(self.keys.restore(batch)?)
+        let compact_main = self.scheduled.max(self.finished);
+        Ok(self.keys.restore(batch, compact_main, &mut self.removed)?)
     }
 
     /// The state as of the root, published. No lease expires before [`Lessor::promote`].
@@ -221,7 +225,7 @@ impl Restore {
                 ControlFlow::Continue(())
             });
         }
-        let compaction = Compaction::restored(self.scheduled, self.finished);
+        let compaction = Compaction::restored(self.scheduled, self.finished, self.removed);
         let fields = self.root.fields();
         let stored = fields.revision.max(self.keys.last_revision().main);
         let revision = stored.max(compaction.compact_revision()).max(1);

@@ -52,13 +52,13 @@ pub(crate) struct Compaction {
 
 impl Compaction {
     /// After a restart: the marks of the last checkpoint, -1 where there is none.
-    pub fn restored(scheduled: i64, finished: i64) -> Compaction {
+    pub fn restored(scheduled: i64, finished: i64, removed: Vec<(Revision, bool)>) -> Compaction {
         Compaction {
             compact_revision: scheduled.max(finished),
             finished,
             pending: (scheduled > finished).then_some(scheduled).into_iter().collect(),
             position: start(finished),
-            removed: Vec::new(),
+            removed,
             changed: false,
         }
     }

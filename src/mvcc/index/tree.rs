@@ -180,7 +180,15 @@ impl Tree {
     /// Takes over records of the store at boot, sorted. Batches come in the order of their revisions; the older records
     /// of a key may be gone. Version and create revision are the records', and are checked against the key's records
     /// before. After an error the tree is good for nothing.
-    pub fn restore(&mut self, batch: &RestoreBatch) -> Result<(), RestoreError> {
+    ///
+    /// The store may still hold records that a compaction at or before `compact_main` has removed, any of a key's and
+    /// not only its newest ones: they are left out and appended to `removed`, with whether each was a tombstone.
+    pub fn restore(
+        &mut self,
+        batch: &RestoreBatch,
+        compact_main: i64,
+        removed: &mut Vec<(Revision, bool)>,
+    ) -> Result<(), RestoreError> {
         let Some((first, last)) = batch.span() else {
             return Ok(());
         };
@@ -189,10 +197,31 @@ impl Tree {
             return Err(RestoreError::OutOfOrder { revision, last });
         }
         for (revision, record, tombstone) in batch.sorted() {
+            if revision.main <= compact_main {
+                self.leave_out(record.key, removed);
+                if tombstone && revision.main < compact_main {
+                    removed.push((revision, true));
+                    continue;
+                }
+            }
             self.take_over(revision, &record, tombstone)?;
         }
         self.last = last;
         Ok(())
+    }
+
+    /// Takes a key out of the tree, all of whose records a compaction has removed.
+    fn leave_out(&mut self, key: &[u8], removed: &mut Vec<(Revision, bool)>) {
+        let Some(entry) = self.root().entry(key) else {
+            return;
+        };
+        // SAFETY: found in the writer's tree.
+        let (list, revisions) = unsafe { (entry.list(), entry.revisions()) };
+        removed.extend((0..revisions.len()).map(|index| revisions.revision(index)));
+        self.revisions -= revisions.len();
+        self.remove(key);
+        self.lose_entry(entry);
+        self.lose_list(list);
     }
 
     /// Takes over a record that is newer than all of its key's.

@@ -133,7 +133,7 @@ impl Model {
                 batch.push(record.revision, &view, tombstone).unwrap();
             }
             batch.sort();
-            tree.restore(&batch).unwrap();
+            tree.restore(&batch, 0, &mut Vec::new()).unwrap();
         }
         tree
     }

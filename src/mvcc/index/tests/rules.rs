@@ -147,7 +147,7 @@ fn damaged_records_are_named() {
         let mut batch = RestoreBatch::default();
         batch.push(revision, view, gone)?;
         batch.sort();
-        tree.restore(&batch)
+        tree.restore(&batch, 0, &mut Vec::new())
     }
     let record = |create_revision, version| KeyValueView {
         key: b"k",
@@ -271,4 +271,41 @@ fn readers_outlive_the_writer_and_a_replacement() {
     assert_eq!(index.pin().get(b"new", NEWEST).unwrap().revision, at(2, 0));
     assert_eq!(index.pin().count_all(b"", RangeEnd::Unbounded, NEWEST), 1);
     assert!(old.get(b"k", 5).is_some());
+}
+
+/// A checkpoint deletes only so many records; those that wait when the member stops are in the store for the next start.
+#[test]
+fn what_a_compaction_removed_is_left_out_at_boot_whatever_of_it_is_still_stored() {
+    let record = |key: &'static [u8], create_revision, version| KeyValueView {
+        key,
+        create_revision,
+        version,
+        ..Default::default()
+    };
+    let gone = KeyValueView {
+        key: b"gone",
+        ..Default::default()
+    };
+    let mut batch = RestoreBatch::default();
+    // Version 3 of `a` was removed, version 2 was not; `gone` has lost its beginning.
+    batch.push(at(3, 0), &record(b"a", 2, 2), false).unwrap();
+    batch.push(at(5, 0), &record(b"a", 2, 4), false).unwrap();
+    batch.push(at(6, 0), &record(b"gone", 1, 7), false).unwrap();
+    batch.push(at(7, 0), &gone, true).unwrap();
+    batch.push(at(8, 0), &record(b"kept", 8, 1), false).unwrap();
+    batch.push(at(9, 0), &record(b"a", 2, 5), false).unwrap();
+    batch.sort();
+    let mut tree = Tree::new();
+    let mut removed = Vec::new();
+    tree.restore(&batch, 8, &mut removed).unwrap();
+    removed.sort_unstable();
+    assert_eq!(removed, [(at(3, 0), false), (at(6, 0), false), (at(7, 0), true)]);
+    assert_eq!((tree.keys(), tree.revisions()), (2, 3));
+    assert_eq!(tree.get(b"gone", NEWEST), None);
+    let meta = tree.get(b"a", 8).unwrap();
+    assert_eq!((meta.revision, meta.create_revision, meta.version), (at(5, 0), 2, 4));
+    assert_eq!(tree.get(b"a", NEWEST).unwrap().version, 5);
+    // Without a compaction there is no such gap.
+    let refused = Tree::new().restore(&batch, 2, &mut Vec::new());
+    assert!(matches!(refused, Err(RestoreError::Disagrees { .. })), "{refused:?}");
 }
