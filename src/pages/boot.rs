@@ -1,8 +1,9 @@
 //! Reading all records' heads at boot, to rebuild the index: leaves only, in few and long reads.
 //!
-//! Leaves come in batches, in key order; within a batch they are read in the order in which they lie in the file, with
-//! several reads in flight, so that an aged file is read nearly as fast as a fresh one. While one batch is used the next
-//! is being read. A batch is verified and decoded on any thread. Memory: two batches, and what the caller keeps of them.
+//! Leaves come in batches, in key order; within a batch they are read in the order in which they lie in the file,
+//! with several reads in flight, so that an aged file is read nearly as fast as a fresh one. While one batch is used
+//! the next is being read. A batch is verified and decoded on any thread. Memory: two batches, and what the caller
+//! keeps of them.
 
 use super::cache::Block;
 use super::failure::StoreFailure;

@@ -26,7 +26,8 @@ impl Mount {
         Some(mount)
     }
 
-    /// An ext4 in a file of so many bytes, through a loop device. `None`, said loudly, where this process may not mount.
+    /// An ext4 in a file of so many bytes, through a loop device. `None`, said loudly, where this process may not
+    /// mount.
     pub fn ext4(bytes: u64) -> Option<Self> {
         let directory = temporary_directory();
         let image = directory.path().join("image");

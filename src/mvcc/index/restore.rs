@@ -15,7 +15,8 @@ pub struct RestoreBatch {
     rows: Vec<Row>,
     /// Bytes that all keys have in common at their start.
     prefix: usize,
-    /// The rows by key, and within a key by revision: the eight bytes behind the prefix, and the row. Empty until sorted.
+    /// The rows by key, and within a key by revision: the eight bytes behind the prefix, and the row. Empty until
+    /// sorted.
     order: Vec<(u64, u32)>,
 }
 
