@@ -10,6 +10,8 @@ use std::{
     cell::Cell,
     collections::BTreeMap,
     rc::Rc,
+    sync::{Arc, OnceLock, mpsc},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -29,6 +31,8 @@ use tokio::{
 struct Load {
     watches: usize,
     streams: usize,
+    /// Threads that read the streams; the puts have one of their own.
+    threads: usize,
     keys: usize,
     puts_per_second: u64,
     duration: Duration,
@@ -42,6 +46,7 @@ struct Load {
 const QUICK: Load = Load {
     watches: 2000,
     streams: 20,
+    threads: 1,
     keys: 200,
     puts_per_second: 1000,
     duration: Duration::from_secs(4),
@@ -53,6 +58,7 @@ const QUICK: Load = Load {
 const LONG: Load = Load {
     watches: 20_000,
     streams: 100,
+    threads: 2,
     keys: 1000,
     puts_per_second: 10_000,
     duration: Duration::from_secs(60),
@@ -74,6 +80,9 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 /// The most memory the server may ever take, unless `RINGD_WATCH_MEMORY_MIB` says otherwise.
 const MEMORY_MIB: u64 = 1536;
 const VALUE_LENGTH: usize = 100;
+
+/// The version of each key.
+type Versions = BTreeMap<usize, i64>;
 
 fn key(number: usize) -> String {
     format!("key{number:05}")
@@ -122,7 +131,7 @@ impl Watching {
     }
 
     /// Reads until every watch has seen the final version of its key.
-    async fn run(mut self, stall: Duration, finals: Rc<Cell<Option<&'static BTreeMap<usize, i64>>>>) -> u64 {
+    async fn run(mut self, stall: Duration, finals: Arc<OnceLock<Versions>>) -> u64 {
         sleep(stall).await;
         let mut asked = Instant::now();
         while !finals.get().is_some_and(|finals| self.is_complete(finals)) {
@@ -177,7 +186,7 @@ impl Watching {
         }
     }
 
-    fn is_complete(&self, finals: &BTreeMap<usize, i64>) -> bool {
+    fn is_complete(&self, finals: &Versions) -> bool {
         self.keys
             .iter()
             .zip(&self.last)
@@ -220,7 +229,7 @@ async fn put_all(address: &str, load: &Load) -> u64 {
     done.get()
 }
 
-async fn versions(address: &str) -> BTreeMap<usize, i64> {
+async fn versions(address: &str) -> Versions {
     let channel = Channel::connect(address).await.expect("a connection");
     let all: pb::RangeResponse = channel
         .call(etcd::RANGE, &etcd::get_prefix("key"))
@@ -235,61 +244,91 @@ async fn versions(address: &str) -> BTreeMap<usize, i64> {
     all.kvs.iter().map(|kv| (number(&kv.key), kv.version)).collect()
 }
 
-#[test]
-fn many_watches_lose_nothing() {
-    let load = if number_from_environment("RINGD_WATCH_LONG", 0) == 0 {
-        QUICK
-    } else {
-        LONG
-    };
-    let server = Server::subject(&["--unsafe-no-fsync"]);
-    let address = server.address();
+/// The streams of one thread: opens them, says so, and reads until all is there. Returns the progress answers.
+fn read_streams(
+    address: &str,
+    load: &Load,
+    thread: usize,
+    opened: mpsc::Sender<()>,
+    finals: &Arc<OnceLock<Versions>>,
+) -> u64 {
+    let per_stream = load.watches / load.streams;
     block_on(LocalSet::new().run_until(async {
-        let finals: Rc<Cell<Option<&'static BTreeMap<usize, i64>>>> = Rc::default();
-        let per_stream = load.watches / load.streams;
-        let mut tasks = Vec::new();
+        let mut watching = Vec::new();
         let mut channel = None;
-        for number in 0..load.streams {
-            if number % STREAMS_PER_CONNECTION == 0 {
-                let connecting = Channel::connect_with_windows(&address, STREAM_WINDOW, CONNECTION_WINDOW);
+        for number in (thread..load.streams).step_by(load.threads) {
+            if watching.len() % STREAMS_PER_CONNECTION == 0 {
+                let connecting = Channel::connect_with_windows(address, STREAM_WINDOW, CONNECTION_WINDOW);
                 channel = Some(connecting.await.expect("a connection"));
             }
             let keys = (0..per_stream)
                 .map(|watch| (number * per_stream + watch) % load.keys)
                 .collect();
-            let watching = Watching::open(channel.as_ref().expect("set above"), keys).await;
-            let stall = if number % load.stalled_every == 0 {
-                load.stall
-            } else {
-                Duration::ZERO
+            let stall = match number % load.stalled_every {
+                0 => load.stall,
+                _ => Duration::ZERO,
             };
-            tasks.push(tokio::task::spawn_local(watching.run(stall, finals.clone())));
+            watching.push((Watching::open(channel.as_ref().expect("set above"), keys).await, stall));
         }
-        let began = Instant::now();
-        let puts = put_all(&address, &load).await;
-        let rate = puts as f64 / began.elapsed().as_secs_f64();
-        // Leaked for the length of the test: the streams' tasks look at it.
-        finals.set(Some(Box::leak(Box::new(versions(&address).await))));
+        opened.send(()).expect("the test goes on");
+        let running = watching
+            .into_iter()
+            .map(|(watching, stall)| tokio::task::spawn_local(watching.run(stall, finals.clone())));
+        let running: Vec<_> = running.collect();
         let mut progress = 0;
-        for task in tasks {
-            progress += timeout(load.catch_up, task)
-                .await
-                .expect("the watches catch up")
-                .expect("nothing was lost");
+        for task in running {
+            progress += task.await.expect("nothing was lost");
         }
-        let peak_mib = server.usage().peak_resident_bytes >> 20;
-        println!(
-            "{} watches on {} streams: {puts} puts at {rate:.0}/s, {progress} progress answers, all caught up \
-             {:?} after the first put, peak memory {peak_mib} MiB",
-            load.watches,
-            load.streams,
-            began.elapsed()
-        );
-        assert!(progress > 0, "no progress request was ever answered");
-        let allowed = number_from_environment("RINGD_WATCH_MEMORY_MIB", MEMORY_MIB);
-        assert!(
-            peak_mib <= allowed,
-            "the server took {peak_mib} MiB at its peak, more than {allowed}"
-        );
+        progress
+    }))
+}
+
+#[test]
+fn many_watches_lose_nothing() {
+    let load = match number_from_environment("RINGD_WATCH_LONG", 0) {
+        0 => &QUICK,
+        _ => &LONG,
+    };
+    let server = Server::subject(&["--unsafe-no-fsync"]);
+    let address = server.address();
+    let finals: Arc<OnceLock<Versions>> = Arc::default();
+    let (opened, all_opened) = mpsc::channel();
+    let reading = (0..load.threads).map(|thread| {
+        let (address, finals, opened) = (address.clone(), finals.clone(), opened.clone());
+        thread::spawn(move || read_streams(&address, load, thread, opened, &finals))
+    });
+    let reading: Vec<_> = reading.collect();
+    drop(opened);
+    for _ in 0..load.threads {
+        all_opened.recv().expect("the watches are made");
+    }
+    let began = Instant::now();
+    let rate = block_on(LocalSet::new().run_until(async {
+        let puts = put_all(&address, load).await;
+        let rate = puts as f64 / began.elapsed().as_secs_f64();
+        finals.set(versions(&address).await).expect("set once");
+        rate
     }));
+    let all_put = Instant::now();
+    while !reading.iter().all(|thread| thread.is_finished()) {
+        assert!(all_put.elapsed() < load.catch_up, "the watches do not catch up");
+        thread::sleep(Duration::from_millis(20));
+    }
+    let (took, behind) = (began.elapsed(), all_put.elapsed());
+    let progress = reading
+        .into_iter()
+        .map(|thread| thread.join().expect("nothing was lost"));
+    let progress: u64 = progress.sum();
+    assert!(progress > 0, "no progress request was ever answered");
+    let peak_mib = server.usage().peak_resident_bytes >> 20;
+    println!(
+        "{} watches on {} streams: puts at {rate:.0}/s, {progress} progress answers, all caught up {took:?} after the \
+         first put and {behind:?} after the last, peak memory {peak_mib} MiB",
+        load.watches, load.streams
+    );
+    let allowed = number_from_environment("RINGD_WATCH_MEMORY_MIB", MEMORY_MIB);
+    assert!(
+        peak_mib <= allowed,
+        "the server took {peak_mib} MiB at its peak, more than {allowed}"
+    );
 }

@@ -1,5 +1,5 @@
-//! `ringd-bench watch`: one writer and many watches. Each put stamps its value with the time at which it was made, so an
-//! event tells how long it took from the put's start to its receipt.
+//! `ringd-bench watch`: one writer and many watches. Each put stamps its value with the time at which it was made, so
+//! that an event tells how long it took from the put's start to its receipt.
 //!
 //! Closed loop: no more than `depth` puts are on their way whose events have not all arrived. With a rate the puts
 //! start at even distances instead, `depth` or not, and the time counts from when a put was due.
