@@ -493,6 +493,34 @@ fn leases_without_end() {
     });
 }
 
+/// Messages that lack their last byte, as large as they may be.
+#[test]
+fn messages_that_never_end() {
+    // What a core holds of them before it closes the connection that has the most.
+    survives("messages that never end", 32 << 20, |server| {
+        let message = vec![0; 2 << 20];
+        let mut body = vec![0];
+        body.extend_from_slice(&(message.len() as u32).to_be_bytes());
+        body.extend_from_slice(&message[1..]);
+        let mut all = Vec::new();
+        for _ in 0..24 {
+            let mut raw = connect(server);
+            for number in 0..16_u32 {
+                let stream = number * 2 + 1;
+                let mut bytes = frames::header_frames(stream, &call(etcd::PUT), false);
+                for piece in body.chunks(16_384) {
+                    bytes.extend(frames::frame(frames::DATA, 0, stream, piece));
+                }
+                if !push(&mut raw, &bytes) {
+                    break;
+                }
+            }
+            all.push(raw);
+        }
+        thread::sleep(Duration::from_millis(500));
+    });
+}
+
 /// Long answers of one piece, asked for again and again and not taken.
 #[test]
 fn lists_of_leases_that_nobody_takes() {

@@ -122,6 +122,11 @@ impl Connection {
         Request::new(self.http.request())
     }
 
+    /// Bytes of messages that are not whole yet.
+    pub fn assembling_bytes(&self) -> usize {
+        self.assembling
+    }
+
     /// Bytes held for the peer.
     pub fn buffered_bytes(&self) -> usize {
         self.http.buffered_bytes() + self.assembling

@@ -28,7 +28,8 @@ impl Net {
     /// Takes what the socket gave.
     pub(super) fn receive<S: Service>(&mut self, service: &mut S, slot: usize, bytes: Bytes) {
         let now = self.tick();
-        self.statistics.received_bytes += bytes.len() as u64;
+        let length = bytes.len();
+        self.statistics.received_bytes += length as u64;
         match &mut self.peers[slot].protocol {
             Protocol::Grpc(grpc) => grpc.receive(bytes, now),
             Protocol::Http1(http1) => http1.connection.receive(&bytes, now),
@@ -49,6 +50,39 @@ impl Net {
         }
         self.pump(service, slot);
         self.mark(slot);
+        self.unfinished_estimate += length;
+        if self.unfinished_estimate > limits::NET_UNFINISHED_BYTES {
+            self.bound_unfinished(service);
+        }
+    }
+
+    /// Disconnects those who hold the most of requests that are not whole, while all together hold too much. What is
+    /// held is less than what came, which is all that was counted since the last look.
+    fn bound_unfinished<S: Service>(&mut self, service: &mut S) {
+        let held = |(slot, peer): (usize, &Peer)| (peer.protocol.unfinished_bytes(), slot);
+        loop {
+            let total: usize = self.peers.iter().map(held).map(|(bytes, _)| bytes).sum();
+            if total <= limits::NET_UNFINISHED_BYTES / 2 {
+                self.unfinished_estimate = total;
+                return;
+            }
+            if total <= limits::NET_UNFINISHED_BYTES {
+                // A look at all connections is worth it after so many bytes again.
+                self.unfinished_estimate = total.saturating_sub(limits::NET_UNFINISHED_BYTES / 16);
+                return;
+            }
+            let Some((bytes, slot)) = self.peers.iter().map(held).max() else {
+                return;
+            };
+            let peer = self.peers[slot].info.address;
+            tracing::warn!(
+                ?peer,
+                bytes,
+                total,
+                "disconnected a client: too many bytes of requests that are not whole"
+            );
+            self.disconnect(service, slot);
+        }
     }
 
     fn begin_http1(&mut self, slot: usize, now: Duration) {

@@ -98,6 +98,8 @@ pub struct Net {
     pub(super) began: Instant,
     /// What the events handed out in the running pump have cost beyond themselves, in events.
     pub(super) spent: usize,
+    /// At least the bytes of all requests that are not whole yet.
+    pub(super) unfinished_estimate: usize,
     now: Duration,
     generation: u32,
 }
@@ -114,6 +116,7 @@ impl Net {
             lingering: Vec::new(),
             began: Instant::now(),
             spent: 0,
+            unfinished_estimate: 0,
             now: Duration::ZERO,
             generation: 0,
         }
