@@ -27,7 +27,7 @@ from .runs import Comparison, Settings, TemporaryDirectory, probe
 FORMS = {
     # Seconds of a run, rounds, seconds to wait for quiet before a run.
     "quick": (0.3, 1, 0.5),
-    "default": (3.0, 2, 5.0),
+    "default": (2.5, 2, 4.0),
     "full": (5.0, 3, 10.0),
 }
 FREE_BYTES = {"quick": 2 << 30, "default": 12 << 30, "full": 20 << 30}
@@ -50,7 +50,7 @@ def parse():
     parser.add_argument(
         "--etcd", action="append", type=pathlib.Path, metavar="PATH", help="a reference; may be repeated"
     )
-    parser.add_argument("--seconds", type=float, help="of each run (3; full: 5)")
+    parser.add_argument("--seconds", type=float, help="of each run (2.5; full: 5)")
     parser.add_argument("--rounds", type=int, help="of each server in turn (2; full: 3)")
     parser.add_argument("--keys", type=int, help="at most so many keys (1000000)")
     parser.add_argument(

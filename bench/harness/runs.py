@@ -73,6 +73,7 @@ class Comparison:
         stages = [stage for stage in scenarios.STAGES if self.wanted(stage)]
         for stage in stages:
             self.plan(stage)
+        print(f"about {clock(self.progress.planned)} planned, without sweeps", file=sys.stderr)
         full = self.settings.form == "full"
         for stage in stages:
             self.run_stage(stage)
@@ -95,13 +96,14 @@ class Comparison:
             if self.is_run(stage, scenario):
                 rounds, seconds = self.extent(scenario)
                 self.progress.plan(self.seconds_of_run(seconds) * rounds * servers)
-        for curve in stage.curves:
+        for curve in filter(self.is_drawn, stage.curves):
             self.progress.plan(per_run * len(self.shares_of(curve)) * servers)
         if stage.measures_store:
             self.progress.plan(RESTARTS_SECONDS * servers)
 
     def seconds_of_run(self, seconds):
-        return 1.2 * seconds + 1
+        # Warming up, and coming to rest after the run before.
+        return 1.2 * seconds + 1.5
 
     def fill_seconds(self, stage):
         return 1 + self.keys_of(stage) / 20_000
@@ -114,6 +116,9 @@ class Comparison:
         bases = {each.share_of for each in stage.scenarios if each.name in only}
         bases |= {curve.of for curve in stage.curves if f"{curve.name}-curve" in only}
         return scenario.name in bases
+
+    def is_drawn(self, curve):
+        return not self.settings.only or f"{curve.name}-curve" in self.settings.only
 
     def extent(self, scenario):
         """Rounds and seconds: the form's, unless the scenario has its own; a smoke run has none of its own."""
@@ -143,9 +148,8 @@ class Comparison:
             for scenario in stage.scenarios:
                 if self.is_run(stage, scenario):
                     self.run_scenario(stage, scenario, keys)
-            for curve in stage.curves:
-                if not self.settings.only or f"{curve.name}-curve" in self.settings.only:
-                    self.run_curve(stage, curve, keys)
+            for curve in filter(self.is_drawn, stage.curves):
+                self.run_curve(stage, curve, keys)
             if stage.measures_store and self.settings.form == "full" and not self.settings.only:
                 self.measure_versions(keys, stage.value_bytes)
 
@@ -245,7 +249,8 @@ class Comparison:
             about.update(status="not available", reason=f"not in this ringd-bench ({lack})", runs={})
             return self.skip(scenario, rounds, seconds, about)
         except (Failure, grpc.CallFailed) as failure:
-            about.update(status="failed", reason=str(failure))
+            # Rounds that are not the same for all servers have no figures.
+            about.update(status="failed", reason=str(failure), runs={})
             self.check(f"{scenario.name}: {failure}", False)
             self.revive()
         self.save()
