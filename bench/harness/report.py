@@ -304,7 +304,6 @@ def curves(results):
     for curve in results["curves"]:
         drawn = []
         for server, points in ordered(results, curve["points"]):
-            points = sorted(points, key=lambda point: point["rate"])
             tips = {at: point_text(each) for at, each in enumerate(points)}
             drawn.append(
                 Line(style(results, server), server, [(each["rate"], each["p99_us"]) for each in points], tips)
