@@ -187,6 +187,63 @@ fn lists_stay_within_the_memory_budget() {
     }));
 }
 
+/// Lists in every order, streams and transactions, all of everything, asked for by many who read none of it: the
+/// smallest budget holds, and who reads is served.
+#[test]
+fn many_who_do_not_read_stay_within_a_small_budget() {
+    const IDLE: usize = 40;
+    let server = match Program::subject() {
+        Program::Ringd => Server::subject(&["--unsafe-no-fsync", "--memory-budget=64MiB"]),
+        // Others have no budget.
+        _ => return,
+    };
+    let address = server.address();
+    block_on(async {
+        let channel = Channel::connect(&address).await.expect("a connection");
+        fill(&channel, QUICK.keys).await;
+        let all = etcd::get_prefix("list/");
+        let sorted = pb::RangeRequest {
+            sort_target: pb::range_request::SortTarget::Mod as i32,
+            sort_order: pb::range_request::SortOrder::Descend as i32,
+            ..all.clone()
+        };
+        let mut idle = Vec::new();
+        for number in 0..IDLE {
+            let channel = Channel::connect_with_windows(&address, STREAM_WINDOW, STREAM_WINDOW)
+                .await
+                .expect("a connection");
+            let method = if number % 4 == 0 {
+                etcd::RANGE_STREAM
+            } else {
+                etcd::RANGE
+            };
+            let mut stream = channel.stream(method, &[]).await.expect("a call");
+            let request = if number % 16 == 1 { &sorted } else { &all };
+            stream.send(request).expect("a request");
+            stream.finish_sending().expect("a request");
+            idle.push((channel, stream));
+        }
+        let large = pb::TxnRequest {
+            success: vec![etcd::operation(Request::RequestRange(all.clone())); 4],
+            ..Default::default()
+        };
+        let refused = channel
+            .call::<pb::TxnResponse>(etcd::TXN, &large)
+            .await
+            .expect_err("80 MB at once");
+        assert_eq!(refused.code, 8, "{refused:?}");
+        assert!(refused.message.contains("--memory-budget"), "{refused:?}");
+        for request in [&all, &sorted] {
+            let listed: pb::RangeResponse = channel.call(etcd::RANGE, request).await.expect("a list");
+            assert_eq!((listed.kvs.len(), listed.count), (QUICK.keys, QUICK.keys as i64));
+        }
+        let peak_mib = server.usage().peak_resident_bytes >> 20;
+        println!("{IDLE} clients that do not read: peak memory {peak_mib} MiB");
+        assert!(peak_mib <= 64 + SLACK_MIB, "{peak_mib} MiB");
+        drop(idle);
+    });
+}
+
 #[test]
 fn a_large_stream_of_chunks_is_the_unary_list() {
     let keys = if number_from_environment("RINGD_LISTS_LONG", 0) == 0 {

@@ -90,6 +90,9 @@ const MORE: u8 = 0x18;
 /// Tag of `RangeResponse.count`.
 const COUNT: u8 = 0x20;
 
+/// The most that a row takes in a response beside its record: tags, lengths, and numbers from the index.
+const ROW_OVERHEAD_BYTES: usize = 64;
+
 /// Bytes that a row of `length` bytes takes in a `RangeResponse`.
 pub fn kv_length(length: usize) -> usize {
     1 + varint_length(length as u64) + length
@@ -130,6 +133,34 @@ pub fn range_response(header: &ResponseHeader, rows: &RangeRows, records: &Recor
     }
     put_range_end(&mut out, rows.more, rows.count);
     Some(out)
+}
+
+/// The records that rows show; none when they are answered from the index.
+pub fn shown_revisions(rows: &RangeRows) -> impl Iterator<Item = Revision> {
+    let shown = if rows.projection == Projection::FromIndex {
+        0
+    } else {
+        rows.rows.len()
+    };
+    rows.rows[..shown].iter().map(|row| row.revision)
+}
+
+/// At most how many bytes the rows take in a response, as far as their records are here.
+pub fn rows_length(rows: &RangeRows, records: &Records<'_>) -> usize {
+    let keys = rows.rows.iter().map(|row| row.key.as_ref().map_or(0, |key| key.len()));
+    rows.rows.len() * ROW_OVERHEAD_BYTES + keys.sum::<usize>() + records.length(shown_revisions(rows))
+}
+
+/// At most how many bytes a transaction takes in a response, as far as its records are here.
+pub fn txn_length(shown: &TxnShown, records: &Records<'_>) -> usize {
+    let operations = shown.operations.iter().map(|operation| match operation {
+        Shown::Range(rows) => rows_length(rows, records),
+        Shown::Put(outcome) => records.length(outcome.previous),
+        Shown::Delete(outcome) => records.length(outcome.previous.iter().copied()),
+        Shown::Txn(nested) => txn_length(nested, records),
+        Shown::Empty => 0,
+    });
+    operations.sum()
 }
 
 fn key_value(records: &Records<'_>, revision: Revision) -> Option<KeyValue> {

@@ -75,6 +75,17 @@ pub fn unknown_version() -> Status {
     Status::new(Code::InvalidArgument, "etcdserver: invalid client api version")
 }
 
+/// The answer would take more memory than there is for all reads together.
+pub fn too_much_memory(max: usize) -> Status {
+    Status::new(
+        Code::ResourceExhausted,
+        format!(
+            "etcdserver: request is too large: it needs more than the {max} bytes that --memory-budget leaves for \
+             reads; ask for less at a time"
+        ),
+    )
+}
+
 /// A call that is not built yet.
 pub fn not_built(service: &str, method: &str) -> Status {
     Status::new(

@@ -7,6 +7,7 @@ use super::tasks::{Ended, Task};
 use crate::grpc::Status;
 use crate::limits::API_SLICE_ROWS;
 use crate::mvcc::revision::Revision;
+use crate::mvcc::view::View;
 use crate::net::Net;
 use crate::pages::{RecordId, RecordScan, Scanned, TreeId, TreeScan};
 use crate::proto::etcdserverpb::{HashKvRequest, HashKvResponse, HashRequest, HashResponse};
@@ -25,12 +26,12 @@ impl Api {
         let header = self.settings.identity.header_of(&view);
         // What the hash says of records at the compact revision needs the index as it was there.
         let at_main = view.compact_revision.max(0);
-        self.run(net, caller, view, at_main, move |task| async move {
+        self.run(net, caller, view, at_main, move |task, view| async move {
             let KvHash {
                 hash,
                 compact_revision,
                 revision,
-            } = task.hash_kv(hasher).await?;
+            } = task.hash_kv(view, hasher).await?;
             let header = Some(header);
             let response = HashKvResponse {
                 header,
@@ -38,7 +39,7 @@ impl Api {
                 compact_revision,
                 hash_revision: revision,
             };
-            task.send_whole(super::answer::encode(&response))
+            task.send_whole(super::answer::encode(&response)).await
         });
         Ok(())
     }
@@ -48,19 +49,18 @@ impl Api {
         let view = self.index.clone().pin().view().clone();
         let header = self.settings.identity.header_of(&view);
         let at_main = view.revision;
-        self.run(net, caller, view, at_main, move |task| async move {
-            let hash = task.hash().await?;
-            task.send_whole(super::answer::encode(&HashResponse {
-                header: Some(header),
-                hash,
-            }))
+        self.run(net, caller, view, at_main, move |task, view| async move {
+            let hash = task.hash(view).await?;
+            let header = Some(header);
+            task.send_whole(super::answer::encode(&HashResponse { header, hash }))
+                .await
         });
         Ok(())
     }
 }
 
 impl Task {
-    async fn hash_kv(&self, mut hasher: KvHasher) -> Result<KvHash, Ended> {
+    async fn hash_kv(&self, view: View, mut hasher: KvHasher) -> Result<KvHash, Ended> {
         while !{
             let pinned = self.index.pin();
             hasher.prepare(&pinned)
@@ -68,21 +68,27 @@ impl Task {
             serve::yield_now().await;
         }
         let index = self.index.clone();
-        self.records(|revision, tombstone, key, stored| hasher.feed(&index.pin(), revision, tombstone, key, stored))
-            .await?;
+        self.records(&view, |revision, tombstone, key, stored| {
+            hasher.feed(&index.pin(), revision, tombstone, key, stored)
+        })
+        .await?;
         Ok(hasher.finish())
     }
 
     /// Every record of the view in revision order, as stored, until `visit` returns false.
-    async fn records(&self, mut visit: impl FnMut(Revision, bool, &[u8], &[u8]) -> bool) -> Result<(), Ended> {
+    async fn records(
+        &self,
+        view: &View,
+        mut visit: impl FnMut(Revision, bool, &[u8], &[u8]) -> bool,
+    ) -> Result<(), Ended> {
         let mut go_on = true;
         let mut scan = RecordScan::new(RecordId { main: 0, sub: 0 });
         let mut buffer = Vec::new();
         while go_on {
             let scanned = self
                 .pages
-                .retry(&self.view, |cache| {
-                    scan.step(&self.view.pages, cache, API_SLICE_ROWS, |record| {
+                .retry(view, |cache| {
+                    scan.step(&view.pages, cache, API_SLICE_ROWS, |record| {
                         buffer.clear();
                         fields(&record).encode(&mut buffer);
                         let revision = Revision::new(record.id.main, record.id.sub);
@@ -101,10 +107,10 @@ impl Task {
             serve::yield_now().await;
             self.check_open()?;
         }
-        let mut next = Revision::new(self.view.pages.fields().revision + 1, 0);
+        let mut next = Revision::new(view.pages.fields().revision + 1, 0);
         while go_on {
             let mut seen = 0;
-            for record in self.view.window.scan(next).take(API_SLICE_ROWS) {
+            for record in view.window.scan(next).take(API_SLICE_ROWS) {
                 seen += 1;
                 next = Revision::new(record.revision.main, record.revision.sub + 1);
                 go_on = visit(record.revision, record.tombstone, record.key(), record.stored());
@@ -122,7 +128,7 @@ impl Task {
     }
 
     /// As etcd's: buckets by name, pairs by key. Of use between equal files only.
-    async fn hash(&self) -> Result<u32, Ended> {
+    async fn hash(&self, view: View) -> Result<u32, Ended> {
         let mut hasher = BackendHasher::default();
         for (name, tree) in [
             ("alarm", TreeId::Alarms),
@@ -135,8 +141,8 @@ impl Task {
             loop {
                 let scanned = self
                     .pages
-                    .retry(&self.view, |cache| {
-                        scan.step(&self.view.pages, cache, API_SLICE_ROWS, |key, value| {
+                    .retry(&view, |cache| {
+                        scan.step(&view.pages, cache, API_SLICE_ROWS, |key, value| {
                             hasher.pair(key, value);
                             ControlFlow::Continue(())
                         })
@@ -148,7 +154,7 @@ impl Task {
             }
         }
         hasher.bucket(b"key");
-        self.records(|revision, tombstone, _, stored| {
+        self.records(&view, |revision, tombstone, _, stored| {
             let (bytes, length) = revision.to_bytes(tombstone);
             hasher.pair(&bytes[..length], stored);
             true

@@ -1,25 +1,24 @@
 //! The KV service: requests checked, reads answered from a view, writes proposed, outcomes shown.
 
-use super::answer::{self, Runs, encode};
+use super::answer::{self, Runs};
 use super::error;
 use super::records::Records;
 use super::service::{Api, Caller, Waiting, WriteRequest};
 use crate::grpc::Status;
-use crate::limits::{API_DIRECT_ROWS, API_SLICE_ROWS};
+use crate::limits::{API_DIRECT_ROWS, API_PART_BYTES};
 use crate::mvcc::readers::Hold;
 use crate::mvcc::record::{put_varint, varint_length};
 use crate::mvcc::view::View;
 use crate::net::Net;
 use crate::proto::etcdserverpb::{
     AlarmResponse, CompactionRequest, CompactionResponse, DeleteRangeRequest, LeaseGrantResponse, LeaseRevokeResponse,
-    PutRequest, RangeRequest, RequestHeader, TxnRequest,
+    PutRequest, RangeRequest, RequestHeader,
 };
 use crate::raft::messages::Request;
-use crate::state::compare::Comparing;
 use crate::state::depth::{decode, decode_txn};
 use crate::state::outcome::{Answer, Outcome};
 use crate::state::range::{RangeRun, Readable};
-use crate::state::{plan, quota, validate};
+use crate::state::{quota, validate};
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message;
 
@@ -82,6 +81,13 @@ impl Api {
         if validate::is_read_only(&request) {
             return self.read_txn(net, caller, request);
         }
+        let index = self.index.clone();
+        let pinned = index.pin();
+        let most = self.settings.read_memory.max();
+        if super::whole::rows_bytes(&request, &pinned, pinned.view()) > most {
+            return Err(error::too_much_memory(most));
+        }
+        drop(pinned);
         let bytes = quota::txn_bytes(&request);
         // A transaction that puts nothing is held back by no quota, but what it costs otherwise is never 0.
         self.propose(
@@ -152,58 +158,16 @@ impl Api {
             };
             let rows = runs.finish(run.clone());
             let header = self.settings.identity.header(rows.revision, view.term);
-            if let Some(bytes) = answer::range_response(&header, &rows, &records) {
-                self.answer_copied(net, caller, &bytes);
-                return Ok(());
-            }
-        }
-        let view = view.clone();
-        drop(pinned);
-        self.spawn_range(net, caller, view, run, found);
-        Ok(())
-    }
-
-    /// Answers a unary call with bytes that may go into the output at once.
-    pub(super) fn answer_copied(&mut self, net: &mut Net, caller: Caller, bytes: &[u8]) {
-        let _ = net.reply(caller.call, bytes.len(), |out| out.extend_from_slice(bytes));
-        self.finished(caller, bytes.len());
-    }
-
-    fn read_txn(&mut self, net: &mut Net, caller: Caller, request: TxnRequest) -> Result<(), Status> {
-        // Which branch is taken, and how many compares that takes, is not known yet.
-        let ranges = (request.compare.len() + request.success.len().max(request.failure.len())) as u64;
-        self.own_metrics().ranges.add(ranges);
-        self.own_metrics().read_txns.add(u64::from(ranges > 1));
-        let index = self.index.clone();
-        let pinned = index.pin();
-        let view = pinned.view();
-        let at_main = view.revision;
-        let records = Records::resident(view);
-        let missing = records.missing(plan::needed_by_txn(&request, &pinned, at_main));
-        let mut comparing = Comparing::new(&request);
-        if missing.is_empty()
-            && (comparing.is_done() || comparing.step(&pinned, at_main))
-            && let mut decided = plan::decide_compared(&request, &comparing, &pinned, readable(view), &records)
-                .map_err(|error| error::status(&error))?
-            && run_short(&mut decided.ranges, &pinned, net)
-        {
-            let mut runs = Runs {
-                keys: &pinned,
-                records: &records,
-                missing: Vec::new(),
-            };
-            let ranges: Vec<_> = decided.ranges.into_iter().map(|run| runs.finish(run)).collect();
-            let header = self.settings.identity.header(decided.revision, view.term);
-            if runs.missing.is_empty()
-                && let Some(response) = answer::read_txn_response(header, decided.succeeded, &ranges, &records)
+            if answer::rows_length(&rows, &records) <= API_PART_BYTES
+                && let Some(bytes) = answer::range_response(&header, &rows, &records)
             {
-                self.answer(net, caller, &response);
+                self.answer_bytes(net, caller, &bytes);
                 return Ok(());
             }
         }
         let view = view.clone();
         drop(pinned);
-        self.spawn_read_txn(net, caller, view, request);
+        self.spawn_range(net, caller, view, &run);
         Ok(())
     }
 
@@ -277,87 +241,5 @@ impl Api {
                 unreachable!("serve cores propose none of these")
             }
         }
-    }
-
-    /// Shows records: at once when all are in the window, else by a task, which takes the hold over.
-    fn show(
-        &mut self,
-        net: &mut Net,
-        caller: Caller,
-        payload: WriteRequest,
-        answer: Answer,
-        view: &View,
-        hold: Option<Hold>,
-    ) {
-        let identity = self.settings.identity;
-        let index = self.index.clone();
-        let records = Records::resident(view);
-        match encode_write(&index.pin(), &payload, &answer, identity, view, &records) {
-            Ok(bytes) => {
-                let _ = net.reply(caller.call, bytes.len(), |out| out.extend_from_slice(&bytes));
-                self.finished(caller, bytes.len());
-            }
-            Err(missing) => self.spawn_show(caller, payload, answer, view.clone(), hold, missing),
-        }
-    }
-}
-
-/// Runs the ranges of a transaction if all of them together are short. Whether they were.
-fn run_short(ranges: &mut [RangeRun], keys: &impl crate::state::read::KeyReader, net: &mut Net) -> bool {
-    let mut left = API_SLICE_ROWS;
-    ranges.iter_mut().all(|run| {
-        let is_whole = run.step(keys);
-        net.spend(run.counted());
-        let is_short = is_whole && run.rows().len() <= left;
-        left = left.saturating_sub(run.rows().len());
-        is_short
-    })
-}
-
-/// The response to a write, or the records that are missing for it.
-pub(super) fn encode_write(
-    keys: &impl crate::state::read::KeyReader,
-    payload: &WriteRequest,
-    answer: &Answer,
-    identity: answer::Identity,
-    view: &View,
-    records: &Records<'_>,
-) -> Result<Bytes, Vec<crate::mvcc::revision::Revision>> {
-    let header = |revision| Some(identity.header(revision, view.term));
-    let complete = "nothing is missing";
-    match (answer, payload) {
-        (Answer::Put(put), _) => {
-            let missing = records.missing(put.previous);
-            if !missing.is_empty() {
-                return Err(missing);
-            }
-            Ok(encode(
-                &answer::put_response(put, header(put.revision), records).expect(complete),
-            ))
-        }
-        (Answer::Delete(delete), _) => {
-            let missing = records.missing(delete.previous.iter().copied());
-            if !missing.is_empty() {
-                return Err(missing);
-            }
-            Ok(encode(
-                &answer::delete_response(delete, header(delete.revision), records).expect(complete),
-            ))
-        }
-        (Answer::Txn(txn), WriteRequest::Txn(request)) => {
-            let mut runs = Runs {
-                keys,
-                records,
-                missing: Vec::new(),
-            };
-            let shown = runs.txn(request, txn.clone());
-            if !runs.missing.is_empty() {
-                return Err(runs.missing);
-            }
-            Ok(encode(
-                &answer::txn_response(&shown, header(txn.revision), records).expect(complete),
-            ))
-        }
-        _ => unreachable!("only these show records"),
     }
 }

@@ -148,7 +148,7 @@ impl Api {
                 serving.encode_raw(&mut entry);
                 let mut response = vec![0x0a, entry.len() as u8];
                 response.extend(entry);
-                self.answer_copied(net, caller, &response);
+                self.answer_bytes(net, caller, &response);
             }
             Method::HealthCheck => {
                 let request: HealthCheckRequest = decode(message).map_err(|error| error::status(&error))?;

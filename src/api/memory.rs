@@ -35,7 +35,7 @@ pub enum Grown {
 
 /// What one read holds; given back when dropped.
 #[derive(Debug)]
-pub struct Hold {
+pub struct Grant {
     shared: Arc<Shared>,
     bytes: usize,
     exceeds: bool,
@@ -54,8 +54,8 @@ impl ReadMemory {
     }
 
     /// A read that holds nothing yet.
-    pub fn hold(&self) -> Hold {
-        Hold {
+    pub fn grant(&self) -> Grant {
+        Grant {
             shared: self.shared.clone(),
             bytes: 0,
             exceeds: false,
@@ -73,8 +73,8 @@ impl ReadMemory {
     }
 }
 
-impl Hold {
-    /// Holds `bytes` more, if that is possible now.
+impl Grant {
+    /// Grants `bytes` more, if that is possible now.
     pub fn grow(&mut self, bytes: usize) -> Grown {
         let Shared { max, used, exceeded } = &*self.shared;
         if self.bytes.saturating_add(bytes) > *max {
@@ -93,7 +93,20 @@ impl Hold {
     }
 }
 
-impl Drop for Hold {
+impl Grant {
+    /// Gives back all but `bytes`.
+    pub fn shrink(&mut self, bytes: usize) {
+        let given = self.bytes.saturating_sub(bytes);
+        self.bytes -= given;
+        let used = self.shared.used.fetch_sub(given, Ordering::Relaxed) - given;
+        if self.exceeds && used <= self.shared.max {
+            self.exceeds = false;
+            self.shared.exceeded.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Grant {
     fn drop(&mut self) {
         self.shared.used.fetch_sub(self.bytes, Ordering::Relaxed);
         if self.exceeds {
@@ -109,7 +122,7 @@ mod tests {
     #[test]
     fn one_goes_beyond_and_the_others_wait() {
         let memory = ReadMemory::new(100);
-        let (mut first, mut second, mut third) = (memory.hold(), memory.hold(), memory.hold());
+        let (mut first, mut second, mut third) = (memory.grant(), memory.grant(), memory.grant());
         assert_eq!((first.grow(60), second.grow(40)), (Grown::Yes, Grown::Yes));
         assert_eq!(second.grow(60), Grown::Yes, "one may go beyond");
         assert_eq!((first.grow(1), third.grow(1)), (Grown::NotYet, Grown::NotYet));
@@ -119,7 +132,20 @@ mod tests {
         assert_eq!((first.grow(40), third.grow(1)), (Grown::Yes, Grown::Yes));
         drop((first, third));
         assert_eq!(memory.used(), 0);
-        assert_eq!(memory.hold().grow(100), Grown::Yes);
+        assert_eq!(memory.grant().grow(100), Grown::Yes);
+    }
+
+    #[test]
+    fn what_is_given_back_lets_others_go_on() {
+        let memory = ReadMemory::new(100);
+        let (mut first, mut second, mut third) = (memory.grant(), memory.grant(), memory.grant());
+        assert_eq!((first.grow(80), second.grow(80)), (Grown::Yes, Grown::Yes));
+        second.shrink(30);
+        assert_eq!(third.grow(30), Grown::NotYet, "the second is beyond still");
+        second.shrink(10);
+        assert_eq!((memory.used(), third.grow(30)), (90, Grown::Yes), "now the third is");
+        second.shrink(50);
+        assert_eq!(memory.used(), 120);
     }
 
     #[test]
@@ -130,12 +156,12 @@ mod tests {
                 let memory = memory.clone();
                 scope.spawn(move || {
                     for step in 0..2000 {
-                        let mut hold = memory.hold();
-                        while hold.grow(400 + thread * 50) != Grown::Yes {
+                        let mut grant = memory.grant();
+                        while grant.grow(400 + thread * 50) != Grown::Yes {
                             std::thread::yield_now();
                         }
                         if step % 3 == 0 {
-                            while hold.grow(400) == Grown::NotYet {
+                            while grant.grow(400) == Grown::NotYet {
                                 std::thread::yield_now();
                             }
                         }

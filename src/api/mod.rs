@@ -17,10 +17,12 @@ pub mod memory;
 pub mod method;
 mod metrics;
 mod peer;
+mod ranges;
 pub mod records;
 mod service;
 mod tasks;
 mod watch;
+mod whole;
 
 pub use answer::Identity;
 pub use records::PageReads;

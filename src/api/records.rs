@@ -217,6 +217,14 @@ impl<'v> Records<'v> {
             .collect()
     }
 
+    /// Bytes of those of `revisions` that are here.
+    pub fn length(&self, revisions: impl IntoIterator<Item = Revision>) -> usize {
+        let lengths = revisions
+            .into_iter()
+            .map(|revision| self.bytes(revision).map_or(0, <[u8]>::len));
+        lengths.sum()
+    }
+
     /// Fetches records.
     pub async fn fetch(&mut self, pages: &PageReads, revisions: Vec<Revision>) -> Result<(), Unreadable> {
         for revision in revisions {

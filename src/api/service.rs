@@ -8,11 +8,12 @@ use super::asking::Asking;
 use super::counting::Ended;
 use super::error;
 use super::http::Offer;
+use super::memory::ReadMemory;
 use super::method::Method;
 use super::records::PageReads;
 use crate::grpc::{Code, Request as GrpcRequest, Status};
 use crate::http::http1;
-use crate::limits::API_HELD_BYTES;
+use crate::limits::{API_HELD_BYTES, API_PART_BYTES};
 use crate::metrics::Registry;
 use crate::mvcc::index::Index;
 use crate::mvcc::readers::Readers;
@@ -51,6 +52,8 @@ pub struct Settings {
     pub request_timeout: Duration,
     /// Time between progress notifications of a watch.
     pub progress_interval: Duration,
+    /// What long reads of all cores may hold.
+    pub read_memory: ReadMemory,
     /// What plain HTTP offers on each listener, by its number.
     pub offers: Arc<[Offer]>,
     /// What the cores count.
@@ -235,6 +238,9 @@ impl Api {
     /// Answers a unary call.
     pub(super) fn answer(&mut self, net: &mut Net, caller: Caller, message: &impl Message) {
         let length = message.encoded_len();
+        if length > API_PART_BYTES {
+            return self.answer_bytes(net, caller, &message.encode_to_vec());
+        }
         // A call that is gone meanwhile needs no answer.
         let _ = net.reply(caller.call, length, |out| message.encode_raw(out));
         self.finished(caller, length);

@@ -81,8 +81,9 @@ pub struct Connection {
     config: Arc<Config>,
     calls: Vec<Option<Call>>,
     current: Option<Current>,
-    /// Bytes of unfinished messages of all calls.
+    /// Bytes of unfinished messages of all calls, and how many there may be.
     assembling: usize,
+    assembly_max: usize,
 }
 
 impl Connection {
@@ -94,6 +95,7 @@ impl Connection {
             calls: Vec::new(),
             current: None,
             assembling: 0,
+            assembly_max: GRPC_ASSEMBLY_BYTES,
         }
     }
 
@@ -125,6 +127,26 @@ impl Connection {
     /// Bytes of messages that are not whole yet.
     pub fn assembling_bytes(&self) -> usize {
         self.assembling
+    }
+
+    /// Says how many bytes of unfinished messages the connection may hold; the call that goes beyond it fails.
+    pub fn set_assembly_max(&mut self, bytes: usize) {
+        self.assembly_max = bytes;
+    }
+
+    /// Bytes that wait to be sent.
+    pub fn unsent_bytes(&self) -> usize {
+        self.http.unsent_bytes()
+    }
+
+    /// Bytes received that are not a whole message yet.
+    pub fn unfinished_bytes(&self) -> usize {
+        self.http.buffered_bytes() - self.http.unsent_bytes() + self.assembling
+    }
+
+    /// Whether what is sent on the call now leaves at once, as far as windows go.
+    pub fn flows(&self, call: CallId) -> bool {
+        self.http.flows(call)
     }
 
     /// Bytes held for the peer.
@@ -295,8 +317,8 @@ impl Connection {
                 })
             }
             Ok(None) if current.end => self.half_close(id),
-            Ok(None) if self.assembling > GRPC_ASSEMBLY_BYTES => {
-                let text = "grpc: too many bytes of unfinished messages on one connection";
+            Ok(None) if self.assembling > self.assembly_max => {
+                let text = "grpc: too many bytes of unfinished messages";
                 self.break_off(id, &Status::new(Code::ResourceExhausted, text))
             }
             Ok(None) => None,

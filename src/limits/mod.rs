@@ -220,6 +220,10 @@ pub const NET_UNFINISHED_BYTES: usize = 128 << 20;
 pub const NET_KEYS_PER_EVENT: usize = 16;
 /// Bytes sent on one connection before the others get their turn.
 pub const NET_FLUSH_BYTES: usize = 1 << 20;
+/// Calls woken in one turn when answers take less memory again.
+pub const NET_WAKE: usize = 64;
+/// While answers take more memory than they may, connections that stand still for this long are closed.
+pub const NET_SHED_AFTER: std::time::Duration = std::time::Duration::from_secs(1);
 /// Largest output buffer kept by an idle connection.
 pub const NET_SPARE_BYTES: usize = 16 * 1024;
 /// How long a connection that is over waits for its peer to close.
@@ -299,6 +303,13 @@ pub const API_HELD_BYTES: usize = 16 << 20;
 pub const API_DIRECT_ROWS: usize = 16;
 /// Rows a task looks at between two yields.
 pub const API_SLICE_ROWS: usize = 1000;
+/// Rows that a long range finds at a time.
+pub const API_WALK_ROWS: usize = 128;
+/// How long a read waits for memory that other reads hold, and how often it looks.
+pub const API_MEMORY_WAIT: std::time::Duration = std::time::Duration::from_secs(30);
+pub const API_MEMORY_POLL: std::time::Duration = std::time::Duration::from_millis(5);
+/// What a record takes beside its bytes while it is kept for an answer.
+pub const FETCHED_RECORD_BYTES: usize = 96;
 /// Bytes a task produces at a time.
 pub const API_PART_BYTES: usize = 64 << 10;
 /// Rows in every chunk of a RangeStream but the last.

@@ -25,6 +25,10 @@ pub struct Options {
     pub max_body: u64,
     /// Connections that the core takes; more are closed at once.
     pub connections: usize,
+    /// What may wait to be sent on all of them, in bytes.
+    pub answers_bytes: usize,
+    /// What they may hold of messages that are not whole, in bytes.
+    pub requests_bytes: usize,
     /// What is spoken on each listener, by its number; on further ones everything.
     pub listeners: Arc<[Speaks]>,
 }
@@ -219,6 +223,7 @@ impl<S: Service> Core<S> {
                 return net.disconnect(service, slot);
             }
             net.peers[slot].writing = None;
+            net.recount(slot);
             net.mark(slot);
         });
     }
@@ -243,11 +248,13 @@ impl<S: Service> Core<S> {
                     continue;
                 }
                 let flushed = net.flush(service, slot, &mut any_events);
+                net.recount(slot);
                 if let Flushed::Blocked(buffer, sent) = flushed {
                     let (key, stream) = (net.key_of(slot), net.peers[slot].stream.clone());
                     serve::spawn(self.clone().write(key, stream, buffer, sent));
                 }
             }
+            any_events |= net.wake_waiting(service);
             if any_events || !net.dirty.is_empty() {
                 self.shared.turn.notify();
             }

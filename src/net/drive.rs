@@ -1,6 +1,7 @@
 //! One connection's part of a turn: bytes in, events to the service, output to the socket.
 
 use super::core::Speaks;
+use super::memory::Held;
 use super::peer::{Call, Net, Peer, Slot, Writing};
 use super::protocol::{Http1, Protocol};
 use super::service::Service;
@@ -50,6 +51,13 @@ impl Net {
         }
         self.pump(service, slot);
         self.mark(slot);
+        self.recount(slot);
+        let too_much = self.memory.held.requests > self.options.requests_bytes;
+        if too_much && matches!(self.peers[slot].protocol, Protocol::Http1(_)) && self.peers[slot].counted.requests > 0
+        {
+            tracing::warn!("closed an HTTP/1.1 connection: bodies take all that --memory-budget has for requests");
+            self.disconnect(service, slot);
+        }
         self.unfinished_estimate += length;
         if self.unfinished_estimate > limits::NET_UNFINISHED_BYTES {
             self.bound_unfinished(service);
@@ -110,6 +118,10 @@ impl Net {
     /// Hands events to the service, so many that the other connections have their turn soon; the rest follows in the
     /// next turn. Whether there were any.
     fn pump<S: Service>(&mut self, service: &mut S, slot: usize) -> bool {
+        let assembly_max = self.assembly_max(slot);
+        if let Protocol::Grpc(grpc) = &mut self.peers[slot].protocol {
+            grpc.set_assembly_max(assembly_max);
+        }
         self.spent = 0;
         let mut count = 0;
         while count + self.spent < limits::NET_EVENTS_PER_TURN {
@@ -187,7 +199,7 @@ impl Net {
         }
     }
 
-    fn tag(&self, slot: usize, id: CallId) -> Option<u64> {
+    pub(super) fn tag(&self, slot: usize, id: CallId) -> Option<u64> {
         Some(self.peers[slot].slot(id)?.tag)
     }
 
@@ -224,8 +236,12 @@ impl Net {
             self.statistics.sent_bytes += taken as u64;
             let peer = &mut self.peers[slot];
             if taken < output.len() {
-                let left = output.len() - taken;
-                peer.writing = Some(Writing { left, progressed: now });
+                let length = output.len();
+                peer.writing = Some(Writing {
+                    left: length - taken,
+                    length,
+                    progressed: now,
+                });
                 return Flushed::Blocked(output, taken);
             }
             peer.spare = output;
@@ -253,8 +269,9 @@ impl Net {
 
     /// Whether the connection's task should read on.
     pub(super) fn wants_read(&mut self, slot: usize) -> bool {
+        let is_full = self.is_full();
         let peer = &mut self.peers[slot];
-        !peer.behind && peer.protocol.wants_read()
+        !peer.behind && peer.protocol.wants_read() && !(is_full && peer.writing.is_some())
     }
 
     /// The socket is gone: tells the service of every call, and forgets the connection.
@@ -271,6 +288,7 @@ impl Net {
     /// a socket with unread input would make the kernel throw away what is still on its way.
     fn remove(&mut self, slot: usize, side: Shutdown) {
         let peer = self.peers.remove(slot);
+        self.memory.change(peer.counted, Held::default());
         peer.stream.shutdown(side);
         peer.resume.notify();
         if side == Shutdown::Write {
@@ -297,6 +315,7 @@ impl Net {
                 self.mark(slot);
             }
         }
+        self.shed(service, now);
         self.lingering.retain(|(until, stream)| {
             let stays = now < *until;
             if !stays {

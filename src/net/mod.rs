@@ -12,6 +12,7 @@
 mod core;
 mod drive;
 mod exchange;
+mod memory;
 mod peer;
 mod protocol;
 mod service;

@@ -1,6 +1,7 @@
 //! The connections of one serve core, and what a service can do with them.
 
 use super::core::Options;
+use super::memory::{Held, Memory};
 use super::protocol::Protocol;
 use crate::grpc::{self, CallId, Status};
 use crate::http::{ErrorCode, SendError};
@@ -62,6 +63,8 @@ pub(super) struct Slot {
 #[derive(Clone, Copy)]
 pub(super) struct Writing {
     pub(super) left: usize,
+    /// The whole buffer, which goes when all of it is written.
+    pub(super) length: usize,
     /// When the socket last took something.
     pub(super) progressed: Duration,
 }
@@ -75,6 +78,8 @@ pub(super) struct Peer {
     pub(super) opened: Duration,
     pub(super) calls: Vec<Option<Slot>>,
     pub(super) writing: Option<Writing>,
+    /// What it held when that was last looked at.
+    pub(super) counted: Held,
     /// An empty buffer for the next output.
     pub(super) spare: Vec<u8>,
     pub(super) dirty: bool,
@@ -89,6 +94,7 @@ pub struct Net {
     pub(super) peers: Slab<Peer>,
     pub(super) dirty: Vec<usize>,
     pub(super) statistics: Statistics,
+    pub(super) memory: Memory,
     pub(super) options: Options,
     pub(super) closing: bool,
     /// The turns are over.
@@ -110,6 +116,7 @@ impl Net {
             peers: Slab::new(),
             dirty: Vec::new(),
             statistics: Statistics::default(),
+            memory: Memory::default(),
             options,
             closing: false,
             ended: false,
@@ -152,17 +159,17 @@ impl Net {
     /// # Panics
     /// If `write` appends another number of bytes.
     pub fn reply(&mut self, call: Call, length: usize, write: impl FnOnce(&mut Vec<u8>)) -> Result<(), SendError> {
-        self.sending(call)?.reply(call.id, length, write)
+        self.sending(call, |grpc| grpc.reply(call.id, length, write))
     }
 
     /// Sends the response's header if it is not out, for callers that wait for it.
     pub fn send_header(&mut self, call: Call) -> Result<(), SendError> {
-        self.sending(call)?.send_header(call.id)
+        self.sending(call, |grpc| grpc.send_header(call.id))
     }
 
     /// Sends a message without copying it until its turn comes.
     pub fn send_message(&mut self, call: Call, message: Bytes) -> Result<(), SendError> {
-        self.sending(call)?.send_message(call.id, message)
+        self.sending(call, |grpc| grpc.send_message(call.id, message))
     }
 
     /// Sends a message of exactly `length` bytes, which `write` appends in place if it can go at once.
@@ -175,12 +182,12 @@ impl Net {
         length: usize,
         write: impl FnOnce(&mut Vec<u8>),
     ) -> Result<(), SendError> {
-        self.sending(call)?.send_message_with(call.id, length, write)
+        self.sending(call, |grpc| grpc.send_message_with(call.id, length, write))
     }
 
     /// Begins a message of `length` bytes that comes in parts, as room for it comes up.
     pub fn begin_message(&mut self, call: Call, length: usize) -> Result<(), SendError> {
-        self.sending(call)?.begin_message(call.id, length)
+        self.sending(call, |grpc| grpc.begin_message(call.id, length))
     }
 
     /// Sends the next part of the message begun last.
@@ -188,25 +195,35 @@ impl Net {
     /// # Panics
     /// If the parts are longer than the message.
     pub fn send_part(&mut self, call: Call, part: Bytes) -> Result<(), SendError> {
-        self.sending(call)?.send_part(call.id, part)
+        self.sending(call, |grpc| grpc.send_part(call.id, part))
     }
 
     /// Ends a call.
     pub fn finish(&mut self, call: Call, status: &Status) -> Result<(), SendError> {
-        self.sending(call)?.finish(call.id, status)
+        self.sending(call, |grpc| grpc.finish(call.id, status))
     }
 
     /// Ends a call without a status.
     pub fn cancel(&mut self, call: Call, code: ErrorCode) {
-        if let Ok(grpc) = self.sending(call) {
+        let _ = self.sending(call, |grpc| {
             grpc.cancel(call.id, code);
-        }
+            Ok(())
+        });
     }
 
     /// While paused, a call's caller may send no more than its window.
     pub fn set_paused(&mut self, call: Call, paused: bool) {
-        if let Ok(grpc) = self.sending(call) {
+        let _ = self.sending(call, |grpc| {
             grpc.set_paused(call.id, paused);
+            Ok(())
+        });
+    }
+
+    /// Bytes that are worth producing for a call now, and that there is memory for; 0 if it is over.
+    pub fn capacity(&self, call: Call) -> usize {
+        match self.find(call.connection) {
+            Some(slot) if self.may_produce(slot, call) => self.own_capacity(call),
+            _ => 0,
         }
     }
 
@@ -217,21 +234,26 @@ impl Net {
 
     /// Throws away what a caller still sends; see [`grpc::Connection::ignore_input`](crate::grpc::Connection).
     pub fn ignore_input(&mut self, call: Call) {
-        if let Ok(grpc) = self.sending(call) {
+        let _ = self.sending(call, |grpc| {
             grpc.ignore_input(call.id);
-        }
+            Ok(())
+        });
     }
 
-    /// Bytes that are worth producing for a call now; 0 if it is over.
-    pub fn capacity(&self, call: Call) -> usize {
+    /// Bytes that a call's peer is ready to take.
+    pub(super) fn own_capacity(&self, call: Call) -> usize {
         self.grpc(call.connection).map_or(0, |grpc| grpc.capacity(call.id))
     }
 
     /// Asks for one [`Service::writable`](super::Service::writable) when there is room.
     pub fn notify_writable(&mut self, call: Call) {
-        if let Ok(grpc) = self.sending(call) {
-            grpc.notify_writable(call.id);
+        if self.own_capacity(call) > 0 && self.capacity(call) == 0 {
+            return self.memory.wait(call);
         }
+        let _ = self.sending(call, |grpc| {
+            grpc.notify_writable(call.id);
+            Ok(())
+        });
     }
 
     /// Whether a call can still be answered.
@@ -258,6 +280,7 @@ impl Net {
             opened,
             calls: Vec::new(),
             writing: None,
+            counted: Held::default(),
             spare: Vec::new(),
             dirty: false,
             behind: false,
@@ -298,14 +321,20 @@ impl Net {
         }
     }
 
-    /// The connection of a call that something is sent on.
-    fn sending(&mut self, call: Call) -> Result<&mut grpc::Connection, SendError> {
+    /// Sends something on a call, and counts what is held by it.
+    fn sending(
+        &mut self,
+        call: Call,
+        act: impl FnOnce(&mut grpc::Connection) -> Result<(), SendError>,
+    ) -> Result<(), SendError> {
         let slot = self.find(call.connection).ok_or(SendError::Gone)?;
         self.mark(slot);
-        match &mut self.peers[slot].protocol {
-            Protocol::Grpc(grpc) => Ok(grpc),
+        let result = match &mut self.peers[slot].protocol {
+            Protocol::Grpc(grpc) => act(grpc),
             _ => Err(SendError::Gone),
-        }
+        };
+        self.recount(slot);
+        result
     }
 }
 

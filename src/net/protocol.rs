@@ -48,9 +48,15 @@ impl Http1 {
         }
     }
 
-    fn buffered_bytes(&self) -> usize {
+    /// Bytes to be sent, and of a body that is not whole.
+    pub(super) fn held_bytes(&self) -> (usize, usize) {
         let body = self.incoming.as_ref().map_or(0, |(_, body)| body.len());
-        self.connection.output_length() + body
+        (self.connection.output_length(), body)
+    }
+
+    fn buffered_bytes(&self) -> usize {
+        let (output, body) = self.held_bytes();
+        output + body
     }
 }
 

@@ -52,7 +52,7 @@ impl Budget {
             page_caches: share(3).min(PAGE_CACHE_BYTES_MAX),
             answers: share(2).max(message),
             requests: share(1).max(message),
-            reads: share(4).max(message),
+            reads: share(4).max(2 * message),
         }
     }
 }

@@ -10,6 +10,7 @@ pub mod identity;
 mod log_thread;
 pub mod logging;
 
+use crate::api::memory::ReadMemory;
 use crate::api::{Api, PageReads, Settings};
 use crate::config::{CLUSTER_VERSION, Config, ETCD_VERSION, WalWriter};
 use crate::limits::{
@@ -355,8 +356,8 @@ impl Cores {
             stops: Vec::new(),
             acceptor_bell,
         };
-        let settings = settings(config, Arc::new(Api::registry(roles.serve.len())));
-        let net = net_options(config);
+        let settings = settings(config, budget, Arc::new(Api::registry(roles.serve.len())));
+        let net = net_options(config, budget, roles.serve.len());
         let cache_bytes = budget.page_caches / roles.serve.len();
         for (number, role) in roles.serve.iter().enumerate() {
             let bell = Doorbell::new(&role.name).map_err(system("make a doorbell"))?;
@@ -486,7 +487,7 @@ async fn take_replies(
     }
 }
 
-fn settings(config: &Config, metrics: Arc<crate::metrics::Registry>) -> Settings {
+fn settings(config: &Config, budget: &Budget, metrics: Arc<crate::metrics::Registry>) -> Settings {
     let identity = identity::of_sole_member(&config.advertise_peer_urls, &config.cluster_token);
     Settings {
         identity: api::Identity {
@@ -501,11 +502,13 @@ fn settings(config: &Config, metrics: Arc<crate::metrics::Registry>) -> Settings
         request_timeout: Duration::from_secs(5) + 2 * config.election_timeout,
         progress_interval: config.progress_interval,
         metrics,
+        // Reads may hold twice as much for a time.
+        read_memory: ReadMemory::new(budget.reads / 2),
         offers: listener_kinds(config).into_iter().map(|(_, offer)| offer).collect(),
     }
 }
 
-fn net_options(config: &Config) -> net::Options {
+fn net_options(config: &Config, budget: &Budget, cores: usize) -> net::Options {
     let keepalive = http::Keepalive {
         minimum_time: config.keepalive_min_time,
         permit_without_stream: false,
@@ -528,6 +531,9 @@ fn net_options(config: &Config) -> net::Options {
         grpc: Arc::new(grpc),
         max_body: max_message as u64,
         connections: CONNECTIONS_PER_CORE,
+        // A core has to hold a message, however many there are.
+        answers_bytes: (budget.answers / cores).max(max_message),
+        requests_bytes: (budget.requests / cores).max(max_message),
         listeners: listener_kinds(config).into_iter().map(|(speaks, _)| speaks).collect(),
     }
 }

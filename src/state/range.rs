@@ -140,6 +140,21 @@ impl RangeRun {
         }
     }
 
+    /// At most how many rows a range would find, were it read now; `at_main` is the newest revision.
+    pub fn rows_at_most(request: &RangeRequest, keys: &impl KeyReader, at_main: i64) -> u64 {
+        if request.count_only {
+            return 0;
+        }
+        let run = RangeRun::resolved(request, at_main, at_main);
+        let end = RangeEnd::from_request(&request.range_end);
+        let (mut counted, mut resume) = keys.count(&request.key, end, at_main);
+        while let Some(key) = resume.filter(|_| counted < run.stop_after as u64) {
+            let more = keys.count(&key, RangeEnd::from_request(&request.range_end), at_main);
+            (counted, resume) = (counted + more.0, more.1);
+        }
+        counted.min(run.stop_after as u64)
+    }
+
     /// The same range from its beginning, which keeps nothing alive of the buffer that the request came in.
     pub fn afresh(&self) -> RangeRun {
         let request = RangeRequest {

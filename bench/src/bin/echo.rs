@@ -73,6 +73,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }),
         max_body: 1 << 20,
         connections: 10_000,
+        answers_bytes: usize::MAX,
+        requests_bytes: usize::MAX,
         listeners: std::sync::Arc::new([]),
     };
     let name = "serve-0".to_string();

@@ -305,6 +305,11 @@ impl Connection {
         self.input.len() + self.queued + self.output.len()
     }
 
+    /// Bytes that wait to be sent: for a window, or for the driver to take them.
+    pub fn unsent_bytes(&self) -> usize {
+        self.queued + self.output.len()
+    }
+
     /// The socket is gone: no more output, and an [`Event::Reset`] for each open stream.
     pub fn disconnect(&mut self) {
         self.end(CloseReason::Disconnected);

@@ -171,6 +171,15 @@ impl Connection {
         own.min(shared)
     }
 
+    /// Whether what is sent on a stream now leaves at once: nothing waits ahead of it, and both windows are open.
+    pub fn flows(&self, stream: StreamKey) -> bool {
+        let Some(found) = self.streams.get(stream) else {
+            return false;
+        };
+        let window = found.send.available().min(self.send.available());
+        found.queued == 0 && window >= WORTHWHILE_BYTES && self.output.len() < HTTP_OUTPUT_BYTES
+    }
+
     /// Bytes in the stream's queue.
     pub fn queued(&self, stream: StreamKey) -> usize {
         self.streams.get(stream).map_or(0, |found| found.queued)

@@ -167,6 +167,8 @@ fn options() -> Options {
         }),
         max_body: 1000,
         connections: 64,
+        answers_bytes: 64 << 20,
+        requests_bytes: 64 << 20,
         listeners: Arc::new([]),
     }
 }
@@ -273,6 +275,7 @@ fn request(path: &str) -> http_types::Request<()> {
 use ::http as http_types;
 
 mod http1;
+mod memory;
 mod relay;
 
 fn framed(message: &[u8]) -> Bytes {
@@ -355,20 +358,21 @@ fn a_call_ends_with_its_deadline_and_with_its_caller() {
     server.stop();
 }
 
-/// A peer that opens a stream and never reads is held to the bounds, and is given up after the stall time.
-#[test]
-fn a_peer_that_does_not_read_is_bounded_and_given_up() {
-    let server = Server::start(options());
-    let mut socket = TcpStream::connect(server.address).unwrap();
+/// A connection by hand, with this window for its streams and a large one for itself. What is sent is not read.
+fn connect_raw(address: SocketAddr, window: u32) -> TcpStream {
+    let mut socket = TcpStream::connect(address).unwrap();
     socket.write_all(http::frame::PREFACE).unwrap();
-    // SETTINGS with the largest stream window, and as large a connection window.
-    socket
-        .write_all(&[0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 4, 0x7f, 0xff, 0xff, 0xff])
-        .unwrap();
+    let settings = [&[0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 4][..], &window.to_be_bytes()].concat();
+    socket.write_all(&settings).unwrap();
     socket.write_all(&[0, 0, 4, 8, 0, 0, 0, 0, 0, 0x7f, 0, 0, 0]).unwrap();
+    socket
+}
+
+/// HEADERS that begin a call.
+fn request_frame(path: &str, stream: u8) -> Vec<u8> {
     let mut block = vec![0x83, 0x86];
     for (name, value) in [
-        (":path", "/echo/Endless"),
+        (":path", path),
         (":authority", "x"),
         ("content-type", "application/grpc"),
     ] {
@@ -379,8 +383,15 @@ fn a_peer_that_does_not_read_is_bounded_and_given_up() {
     }
     block.extend_from_slice(&[0, 2, b't', b'e', 8]);
     block.extend_from_slice(b"trailers");
-    socket.write_all(&[0, 0, block.len() as u8, 1, 4, 0, 0, 0, 1]).unwrap();
-    socket.write_all(&block).unwrap();
+    [&[0, 0, block.len() as u8, 1, 4, 0, 0, 0, stream][..], &block].concat()
+}
+
+/// A peer that opens a stream and never reads is held to the bounds, and is given up after the stall time.
+#[test]
+fn a_peer_that_does_not_read_is_bounded_and_given_up() {
+    let server = Server::start(options());
+    let mut socket = connect_raw(server.address, 0x7fff_ffff);
+    socket.write_all(&request_frame("/echo/Endless", 1)).unwrap();
     let began = Instant::now();
     while server.seen.cancelled.load(Ordering::Relaxed) == 0 {
         assert!(began.elapsed() < BOUND, "the stalled call was never given up");

@@ -1,0 +1,161 @@
+//! What a core's connections hold in memory, against the core's shares of the memory budget.
+//!
+//! Up to half of the share for answers, whoever has a window open may fill it. In the other half only those produce
+//! more whose peers take it right away. When the share is used up nobody does, connections whose sockets are full are
+//! not read, and those that have stood still the longest are closed. So peers that do not read cost the others
+//! nothing but half of the share, and the server no more than all of it.
+
+use super::peer::{Call, Net, Peer};
+use super::protocol::Protocol;
+use super::service::Service;
+use crate::limits::{GRPC_ASSEMBLY_BYTES, NET_SHED_AFTER, NET_WAKE};
+use rustc_hash::FxHashSet;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Bytes held for peers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Held {
+    /// To be sent.
+    pub(super) answers: usize,
+    /// Received, and not a whole message yet.
+    pub(super) requests: usize,
+}
+
+/// All connections together.
+#[derive(Default)]
+pub(super) struct Memory {
+    pub(super) held: Held,
+    /// Calls that wait for room in the share, not for their peers, in turn.
+    waiting: VecDeque<Call>,
+    is_waiting: FxHashSet<Call>,
+}
+
+impl Memory {
+    /// Takes note that a connection held `before` and holds `now`.
+    pub(super) fn change(&mut self, before: Held, now: Held) {
+        self.held.answers = self.held.answers + now.answers - before.answers;
+        self.held.requests = self.held.requests + now.requests - before.requests;
+    }
+
+    /// Has a call woken when there is room.
+    pub(super) fn wait(&mut self, call: Call) {
+        if self.is_waiting.insert(call) {
+            self.waiting.push_back(call);
+        }
+    }
+}
+
+impl Peer {
+    /// What the connection holds.
+    fn held(&self) -> Held {
+        let (answers, requests) = match &self.protocol {
+            Protocol::Unknown(bytes) => (0, bytes.len()),
+            Protocol::Grpc(grpc) => (grpc.unsent_bytes(), grpc.unfinished_bytes()),
+            Protocol::Http1(http1) => http1.held_bytes(),
+        };
+        Held {
+            answers: answers + self.writing.map_or(0, |writing| writing.length),
+            requests,
+        }
+    }
+}
+
+impl Net {
+    /// Counts anew what a connection holds.
+    pub(super) fn recount(&mut self, slot: usize) {
+        let Some(peer) = self.peers.get_mut(slot) else { return };
+        let now = peer.held();
+        let before = std::mem::replace(&mut peer.counted, now);
+        self.memory.change(before, now);
+    }
+
+    /// Whether answers take all there is for them.
+    pub(super) fn is_full(&self) -> bool {
+        self.memory.held.answers >= self.options.answers_bytes
+    }
+
+    /// Whether a call with a window may produce for it.
+    pub(super) fn may_produce(&self, slot: usize, call: Call) -> bool {
+        let (held, max) = (self.memory.held.answers, self.options.answers_bytes);
+        if held < max / 2 {
+            return true;
+        }
+        let peer = &self.peers[slot];
+        held < max && peer.writing.is_none() && matches!(&peer.protocol, Protocol::Grpc(grpc) if grpc.flows(call.id))
+    }
+
+    /// How much a connection may hold of unfinished messages.
+    pub(super) fn assembly_max(&self, slot: usize) -> usize {
+        let others = self.memory.held.requests - self.peers[slot].counted.requests;
+        self.options
+            .requests_bytes
+            .saturating_sub(others)
+            .min(GRPC_ASSEMBLY_BYTES)
+    }
+
+    /// Wakes calls that have waited for room in the share. Whether there were any.
+    pub(super) fn wake_waiting<S: Service>(&mut self, service: &mut S) -> bool {
+        let mut woken = false;
+        for _ in 0..NET_WAKE.min(self.memory.waiting.len()) {
+            if self.is_full() {
+                break;
+            }
+            let Some(call) = self.memory.waiting.pop_front() else {
+                break;
+            };
+            let Some((slot, tag)) = self
+                .find(call.connection)
+                .and_then(|slot| Some((slot, self.tag(slot, call.id)?)))
+            else {
+                self.memory.is_waiting.remove(&call);
+                continue;
+            };
+            let (room, worth) = (self.may_produce(slot, call), self.own_capacity(call) > 0);
+            if worth && !room {
+                self.memory.waiting.push_back(call);
+                continue;
+            }
+            self.memory.is_waiting.remove(&call);
+            if worth {
+                service.writable(self, call, tag);
+                woken = true;
+            } else {
+                self.notify_writable(call);
+            }
+        }
+        woken
+    }
+
+    /// Closes connections that stand still while answers take more than there is for them, those first that have done
+    /// so the longest.
+    pub(super) fn shed<S: Service>(&mut self, service: &mut S, now: Duration) {
+        if self.memory.held.answers <= self.options.answers_bytes {
+            return;
+        }
+        let mut standing: Vec<(Duration, usize)> = Vec::new();
+        for (slot, peer) in &mut self.peers {
+            let writing = peer.writing.map(|writing| writing.progressed);
+            let stalled = match &mut peer.protocol {
+                Protocol::Grpc(grpc) => grpc.http().stalled_since(),
+                _ => None,
+            };
+            let since = writing.into_iter().chain(stalled).min();
+            if let Some(since) = since.filter(|since| peer.counted.answers > 0 && now >= *since + NET_SHED_AFTER) {
+                standing.push((since, slot));
+            }
+        }
+        standing.sort_unstable();
+        for (_, slot) in standing {
+            if self.memory.held.answers <= self.options.answers_bytes {
+                return;
+            }
+            tracing::warn!(
+                peer = ?self.peers[slot].info.address,
+                bytes = self.peers[slot].counted.answers,
+                "closed a connection that is not read: answers take all that --memory-budget has for them"
+            );
+            self.disconnect(service, slot);
+        }
+    }
+}
