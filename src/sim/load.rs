@@ -2,17 +2,20 @@
 
 use super::model::{Condition, Model, Op, Put};
 use crate::io::medium::Random;
+use super::member::MEMBER_ID;
+use crate::proto::etcdserverpb::alarm_request::AlarmAction;
 use crate::proto::etcdserverpb::{
-    CompactionRequest, Compare, DeleteRangeRequest, InternalRaftRequest, LeaseGrantRequest, LeaseRevokeRequest,
-    PutRequest, RequestOp, TxnRequest, compare, request_op,
+    AlarmRequest, AlarmType, CompactionRequest, Compare, DeleteRangeRequest, InternalRaftRequest, LeaseGrantRequest,
+    LeaseRevokeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest, compare, request_op,
 };
+use std::ops::Range;
 
 /// A lease that outlives every run.
 pub const LONG_TTL_S: i64 = 1_000_000_000;
 /// A lease that expires in a run.
 pub const SHORT_TTL_S: i64 = 60;
-/// The id that short leases have; the others are below it.
-pub const SHORT_LEASE: i64 = 100;
+/// The ids that short leases have; the others are below.
+pub const SHORT_LEASES: Range<i64> = 100..103;
 
 /// What the requests of a run look like.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +43,9 @@ impl Profile {
 
     /// The next request on a store in about this state.
     pub fn draw_op(&self, random: &mut Random, model: &Model) -> Op {
+        if model.is_full() && random.below(4) > 0 {
+            return self.make_room(random, model);
+        }
         match random.below(100) {
             at if at < self.compactions => {
                 let (low, high) = (model.compact_revision().max(0), model.revision());
@@ -50,10 +56,18 @@ impl Profile {
             0..60 => Op::Put(self.put(random, true)),
             60..73 => self.delete(random),
             73..90 => self.txn(random, model),
-            90..97 if !model.leases().contains_key(&SHORT_LEASE) && random.below(4) == 0 => Op::Grant {
-                id: SHORT_LEASE,
-                ttl_s: SHORT_TTL_S,
-            },
+            90..97 if random.below(3) == 0 => {
+                let id = short_lease(random);
+                // Not one that is there: its time would not be the second grant's.
+                if model.leases().contains_key(&id) {
+                    Op::Revoke { id }
+                } else {
+                    Op::Grant {
+                        id,
+                        ttl_s: SHORT_TTL_S,
+                    }
+                }
+            }
             90..97 => Op::Grant {
                 id: 1 + random.below(6) as i64,
                 ttl_s: LONG_TTL_S,
@@ -61,6 +75,21 @@ impl Profile {
             _ => Op::Revoke {
                 id: 1 + random.below(6) as i64,
             },
+        }
+    }
+
+    /// What an operator does about a full quota.
+    fn make_room(&self, random: &mut Random, model: &Model) -> Op {
+        match random.below(8) {
+            0..4 => Op::Delete {
+                key: self.key(random),
+                end: Some("key9".to_string()),
+            },
+            4..7 => Op::Compact {
+                revision: model.revision(),
+                physical: random.coin(),
+            },
+            _ => Op::Disarm,
         }
     }
 
@@ -75,11 +104,23 @@ impl Profile {
         let word = random.bits().to_be_bytes();
         let value = word.iter().copied().cycle().take(length).collect();
         let lease = match random.below(8) {
-            0 if leased => SHORT_LEASE,
+            0 if leased => short_lease(random),
             1 if leased => 1 + random.below(6) as i64,
             _ => 0,
         };
         Put { key, value, lease }
+    }
+
+    /// A get at its place, or at a revision that can be read unless a compaction comes before.
+    fn get(&self, random: &mut Random, lowest: i64, newest: i64) -> Op {
+        let at = random.below(self.keys);
+        let end = random.coin().then(|| format!("key{:04}", at + random.below(20)));
+        let revision = match random.below(3) {
+            0 => lowest + random.below((newest - lowest + 1) as u64) as i64,
+            _ => 0,
+        };
+        let key = format!("key{at:04}");
+        Op::Get { key, end, revision }
     }
 
     fn delete(&self, random: &mut Random) -> Op {
@@ -101,8 +142,12 @@ impl Profile {
             Some(record) => Condition::Version(record.version),
             None => Condition::Version(random.below(2) as i64),
         };
+        let (lowest, newest) = (model.compact_revision().max(0), model.revision());
         let mut branch = || {
             let mut ops: Vec<Op> = Vec::new();
+            if random.coin() {
+                ops.push(self.get(random, lowest, newest));
+            }
             for _ in 0..random.below(4) {
                 let put = self.put(random, false);
                 let touched = |op: &Op| match op {
@@ -112,6 +157,9 @@ impl Profile {
                 };
                 if ops.iter().any(touched) {
                     continue;
+                }
+                if random.below(4) == 0 {
+                    ops.push(self.get(random, lowest, newest));
                 }
                 ops.push(match random.below(3) {
                     0 => Op::Delete {
@@ -131,6 +179,11 @@ impl Profile {
             otherwise,
         }
     }
+}
+
+fn short_lease(random: &mut Random) -> i64 {
+    let ids = SHORT_LEASES;
+    ids.start + random.below((ids.end - ids.start) as u64) as i64
 }
 
 /// A request as the log carries it.
@@ -160,8 +213,29 @@ pub fn request(op: &Op) -> InternalRaftRequest {
                 physical: *physical,
             });
         }
+        Op::Alarm => request.alarm = Some(alarm_request(AlarmAction::Activate)),
+        Op::Disarm => request.alarm = Some(alarm_request(AlarmAction::Deactivate)),
+        Op::Get { .. } => unreachable!("{op:?} outside of a transaction"),
     }
     request
+}
+
+fn alarm_request(action: AlarmAction) -> AlarmRequest {
+    AlarmRequest {
+        action: action as i32,
+        member_id: MEMBER_ID,
+        alarm: AlarmType::Nospace as i32,
+    }
+}
+
+/// The range that a get of a transaction is.
+pub fn range_request(key: &str, end: Option<&str>, revision: i64) -> RangeRequest {
+    RangeRequest {
+        key: key.to_string().into_bytes().into(),
+        range_end: end.unwrap_or_default().to_string().into_bytes().into(),
+        revision,
+        ..Default::default()
+    }
 }
 
 fn put_request(put: &Put) -> PutRequest {
@@ -186,6 +260,9 @@ fn operation(op: &Op) -> RequestOp {
     let request = match op {
         Op::Put(put) => request_op::Request::RequestPut(put_request(put)),
         Op::Delete { key, end } => request_op::Request::RequestDeleteRange(delete_request(key, end.as_deref())),
+        Op::Get { key, end, revision } => {
+            request_op::Request::RequestRange(range_request(key, end.as_deref(), *revision))
+        }
         other => unreachable!("{other:?} in a transaction"),
     };
     RequestOp { request: Some(request) }

@@ -17,6 +17,11 @@ use std::time::Duration;
 /// The member's data directory.
 const DATA: &str = "/data";
 
+/// The cluster's id.
+pub const CLUSTER_ID: u64 = 0xc;
+/// The member's id.
+pub const MEMBER_ID: u64 = 0x7;
+
 /// Where the page file is.
 pub fn page_file() -> PathBuf {
     PathBuf::from(DATA).join("member").join("snap").join(PAGE_FILE)
@@ -39,6 +44,14 @@ pub fn draw(random: &mut Random, value_bytes_max: u64) -> Boot {
         100..4000 => 1 << 20,
         _ => 8 << 20,
     };
+    let quota_bytes = (random.below(4) == 0).then(|| {
+        let least = match value_bytes_max {
+            ..100 => 512 << 10,
+            100..4000 => 2 << 20,
+            _ => 8 << 20,
+        };
+        least + random.below(least)
+    });
     let catchup_entries = [0, 10, 200][random.below(3) as usize];
     let wal = wal::Options {
         segment_bytes,
@@ -47,8 +60,8 @@ pub fn draw(random: &mut Random, value_bytes_max: u64) -> Boot {
         ..wal::Options::new(random.bits(), 0..wal::TOKENS)
     };
     let identity = Identity {
-        cluster_id: 0xc,
-        member_id: 0x7,
+        cluster_id: CLUSTER_ID,
+        member_id: MEMBER_ID,
     };
     Boot {
         data_directory: DATA.into(),
@@ -67,7 +80,7 @@ pub fn draw(random: &mut Random, value_bytes_max: u64) -> Boot {
         options: Options {
             tick: Duration::from_millis(100),
             catchup_entries,
-            quota_bytes: None,
+            quota_bytes,
             memory: Memory {
                 window: 64 << 10,
                 ..Memory::default()

@@ -6,12 +6,18 @@
 //! way, says after every start and in between what has to be there. Everything is decided by a seed: the same seed is
 //! the same run, to the byte. A [`Canary`] breaks one promise, to show that the checks would notice.
 
+mod client;
+mod leases;
 pub mod load;
 pub mod member;
 pub mod model;
 pub mod observe;
+mod reads;
 pub mod report;
 pub mod run;
+mod serve;
+mod settle;
+mod watchers;
 
 pub use report::{Canary, Failure, Report};
 pub use run::run;

@@ -1,4 +1,5 @@
-//! What a store ought to hold: etcd's rules for keys and leases, as naively as they can be written down.
+//! What a store ought to hold: etcd's rules for keys, leases and the quota's alarm, as naively as they can be written
+//! down.
 //!
 //! Keeps the whole history for ever and answers from it by looking at everything. Shares no code with what it judges
 //! but the type of a revision.
@@ -18,12 +19,18 @@ pub enum Op {
     Put(Put),
     /// Deletes the keys from the first up to, not including, the second; one key without it.
     Delete { key: String, end: Option<String> },
-    /// Compares, then runs one of two lists of puts and deletes.
+    /// Compares, then runs one of two lists of puts, deletes and gets.
     Txn {
         key: String,
         condition: Condition,
         then: Vec<Op>,
         otherwise: Vec<Op>,
+    },
+    /// In a transaction only: reads the keys as a delete names them, at a revision or, with 0, at its place.
+    Get {
+        key: String,
+        end: Option<String>,
+        revision: i64,
     },
     /// Grants a lease.
     Grant { id: i64, ttl_s: i64 },
@@ -31,6 +38,21 @@ pub enum Op {
     Revoke { id: i64 },
     /// Compacts the history.
     Compact { revision: i64, physical: bool },
+    /// The member's own: the quota is used up.
+    Alarm,
+    /// Takes that alarm back.
+    Disarm,
+}
+
+impl Op {
+    /// Whether the quota counts it and its alarm refuses it.
+    pub fn takes_room(&self) -> bool {
+        match self {
+            Op::Put(_) | Op::Grant { .. } => true,
+            Op::Txn { then, otherwise, .. } => then.iter().chain(otherwise).any(Op::takes_room),
+            _ => false,
+        }
+    }
 }
 
 /// A put.
@@ -113,26 +135,33 @@ pub struct Answer {
     pub detail: i64,
     /// The record that a put replaced.
     pub previous: Option<Revision>,
+    /// What the gets of a transaction found, in order of the keys.
+    pub found: Vec<Vec<Revision>>,
 }
 
 /// The store.
 #[derive(Clone, Debug)]
 pub struct Model {
     history: Vec<Arc<Record>>,
+    /// The history by key.
+    versions: BTreeMap<String, Vec<Arc<Record>>>,
     live: BTreeMap<String, Arc<Record>>,
     leases: BTreeMap<i64, BTreeSet<String>>,
     revision: i64,
     compact_revision: i64,
+    is_full: bool,
 }
 
 impl Default for Model {
     fn default() -> Model {
         Model {
             history: Vec::new(),
+            versions: BTreeMap::new(),
             live: BTreeMap::new(),
             leases: BTreeMap::new(),
             revision: 1,
             compact_revision: -1,
+            is_full: false,
         }
     }
 }
@@ -146,6 +175,11 @@ impl Model {
     /// The compact revision; -1 before the first compaction.
     pub fn compact_revision(&self) -> i64 {
         self.compact_revision
+    }
+
+    /// Whether the alarm of a full quota is raised.
+    pub fn is_full(&self) -> bool {
+        self.is_full
     }
 
     /// All that ever happened, in order.
@@ -162,6 +196,26 @@ impl Model {
     pub fn record(&self, revision: Revision) -> Option<&Arc<Record>> {
         let at = self.history.partition_point(|record| record.revision < revision);
         self.history.get(at).filter(|record| record.revision == revision)
+    }
+
+    /// The record that a key had at a main revision, if it was alive.
+    pub fn alive_at(&self, key: &str, main: i64) -> Option<&Arc<Record>> {
+        let versions = self.versions.get(key)?;
+        let behind = versions.partition_point(|record| record.revision.main <= main);
+        versions[..behind].last().filter(|record| !record.tombstone)
+    }
+
+    /// What a range over the keys finds at a main revision.
+    pub fn range(&self, key: &str, end: Option<&str>, main: i64) -> Vec<Revision> {
+        let keys = self.versions.range(key.to_string()..);
+        keys.map(|(key, _)| key.as_str())
+            .take_while(|other| match end {
+                Some(end) => *other < end,
+                None => *other == key,
+            })
+            .filter_map(|key| self.alive_at(key, main))
+            .map(|record| record.revision)
+            .collect()
     }
 
     /// What happened after main revision `after`.
@@ -203,8 +257,9 @@ impl Model {
     /// Carries a request out.
     pub fn apply(&mut self, op: &Op) -> Answer {
         let main = self.revision + 1;
-        let mut sub = 0;
+        let (mut sub, mut found) = (0, Vec::new());
         let (is_ok, detail, previous) = match op {
+            _ if self.is_full && op.takes_room() => (false, 0, None),
             Op::Put(put) if put.lease != 0 && !self.leases.contains_key(&put.lease) => (false, 0, None),
             Op::Put(put) => {
                 let previous = self.live.get(&put.key).map(|record| record.revision);
@@ -219,14 +274,21 @@ impl Model {
                 otherwise,
             } => {
                 let holds = self.holds(key, condition);
-                for op in if holds { then } else { otherwise } {
-                    match op {
-                        Op::Put(put) => self.put(put, main, &mut sub),
-                        Op::Delete { key, end } => drop(self.delete(key, end.as_deref(), main, &mut sub)),
-                        other => unreachable!("{other:?} in a transaction"),
-                    }
+                let branch = if holds { then } else { otherwise };
+                let is_readable = branch.iter().all(|op| self.is_readable(op));
+                for op in branch.iter().filter(|_| is_readable) {
+                    self.run_in_txn(op, main, &mut sub, &mut found);
                 }
-                (true, i64::from(holds), None)
+                (is_readable, i64::from(is_readable && holds), None)
+            }
+            Op::Get { .. } => unreachable!("{op:?} outside of a transaction"),
+            Op::Alarm => {
+                self.is_full = true;
+                (true, 0, None)
+            }
+            Op::Disarm => {
+                self.is_full = false;
+                (true, 0, None)
             }
             Op::Grant { id, .. } => (self.grant(*id), 0, None),
             Op::Revoke { id } => (self.revoke(*id, main, &mut sub), 0, None),
@@ -246,6 +308,28 @@ impl Model {
             is_ok,
             detail,
             previous,
+            found,
+        }
+    }
+
+    fn is_readable(&self, op: &Op) -> bool {
+        match op {
+            Op::Get { revision, .. } => {
+                *revision == 0 || (self.compact_revision..=self.revision).contains(revision)
+            }
+            _ => true,
+        }
+    }
+
+    fn run_in_txn(&mut self, op: &Op, main: i64, sub: &mut u32, found: &mut Vec<Vec<Revision>>) {
+        match op {
+            Op::Put(put) => self.put(put, main, sub),
+            Op::Delete { key, end } => drop(self.delete(key, end.as_deref(), main, sub)),
+            Op::Get { key, end, revision } => {
+                let at_main = if *revision == 0 { main } else { *revision };
+                found.push(self.range(key, end.as_deref(), at_main));
+            }
+            other => unreachable!("{other:?} in a transaction"),
         }
     }
 
@@ -292,6 +376,14 @@ impl Model {
             tombstone: false,
         });
         self.live.insert(put.key.clone(), record.clone());
+        self.append(record);
+    }
+
+    fn append(&mut self, record: Arc<Record>) {
+        self.versions
+            .entry(record.key.clone())
+            .or_default()
+            .push(record.clone());
         self.history.push(record);
     }
 
@@ -312,7 +404,7 @@ impl Model {
         for key in &keys {
             let before = self.live.remove(key);
             self.detach(before.as_deref());
-            self.history.push(Arc::new(Record {
+            self.append(Arc::new(Record {
                 revision: Revision::new(main, *sub),
                 key: key.clone(),
                 value: Vec::new(),

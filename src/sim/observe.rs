@@ -10,6 +10,7 @@ use crate::mvcc::record::KeyValueView;
 use crate::mvcc::revision::Revision;
 use crate::mvcc::view::View;
 use crate::pages::{PageAddress, PageCache, ReadFailure, RecordId, RecordScan, Root, Scanned};
+use crate::proto::etcdserverpb::AlarmType;
 use crate::raft::core::LogCore;
 use crate::raft::{fields, stored_bytes};
 use crate::state::hash::KvHasher;
@@ -21,6 +22,19 @@ use std::ops::ControlFlow;
 
 /// A record as it was read: revision, whether it is a tombstone, and the stored bytes.
 pub type Stored = (Revision, bool, Bytes);
+
+/// Loads a page of a root into a cache, as any process would read it now.
+pub fn load_page(disk: &FaultyDisk, root: &Root, cache: &mut PageCache, address: &PageAddress) -> Result<(), String> {
+    let volume = disk.volume();
+    let contents = volume
+        .resolve(&page_file())
+        .and_then(|inode| volume.contents(inode))
+        .map_err(|error| format!("the page file: {error}"))?;
+    let mut bytes = vec![0; address.length()];
+    contents.read(address.offset(), &mut bytes);
+    root.insert(cache, address, &bytes)
+        .map_err(|failure| failure.to_string())
+}
 
 /// Reads records of views, from the window and from the page file as any process would see it now.
 pub struct Reader<'a> {
@@ -35,18 +49,6 @@ impl<'a> Reader<'a> {
         Reader { disk, cache }
     }
 
-    fn load(&mut self, root: &Root, address: &PageAddress) -> Result<(), String> {
-        let volume = self.disk.volume();
-        let contents = volume
-            .resolve(&page_file())
-            .and_then(|inode| volume.contents(inode))
-            .map_err(|error| format!("the page file: {error}"))?;
-        let mut bytes = vec![0; address.length()];
-        contents.read(address.offset(), &mut bytes);
-        root.insert(&mut self.cache, address, &bytes)
-            .map_err(|failure| failure.to_string())
-    }
-
     /// Retries a read until all its pages are there.
     fn pages<T>(
         &mut self,
@@ -55,7 +57,7 @@ impl<'a> Reader<'a> {
     ) -> Result<T, String> {
         loop {
             match read(&mut self.cache) {
-                Err(ReadFailure::Missing(address)) => self.load(root, &address)?,
+                Err(ReadFailure::Missing(address)) => load_page(self.disk, root, &mut self.cache, &address)?,
                 other => return other.map_err(|failure| failure.to_string()),
             }
         }
@@ -117,6 +119,7 @@ pub struct Observed {
     readable: Readable,
     records: Vec<Stored>,
     leases: BTreeMap<i64, Vec<String>>,
+    is_full: bool,
 }
 
 impl Observed {
@@ -141,6 +144,7 @@ impl Observed {
             readable,
             records,
             leases,
+            is_full: core.state().alarms().is_raised(AlarmType::Nospace),
         })
     }
 
@@ -166,8 +170,28 @@ impl Observed {
         if self.leases != leases {
             return Some(format!("leases {:?} are there, {leases:?} were expected", self.leases));
         }
+        if self.is_full != model.is_full() {
+            return Some(format!("the alarm of a full quota is {}", self.is_full));
+        }
         differing_record(&self.records, model)
     }
+
+    /// Whether there is such a lease.
+    pub fn has_lease(&self, id: i64) -> bool {
+        self.leases.contains_key(&id)
+    }
+
+    /// The key of the first record behind a main revision.
+    pub fn key_after(&self, main: i64) -> Option<String> {
+        let mut behind = self.records.iter().filter(|(revision, _, _)| revision.main > main);
+        behind.next().and_then(|(_, _, stored)| key_of(stored))
+    }
+}
+
+/// The key of a stored record.
+pub fn key_of(stored: &[u8]) -> Option<String> {
+    let fields = KeyValueView::decode(stored)?;
+    Some(String::from_utf8_lossy(fields.key).into_owned())
 }
 
 /// Records above the compact revision are all there; of those below, what is visible at it has to be, and what a

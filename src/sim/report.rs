@@ -11,8 +11,22 @@ pub enum Canary {
     AnswerBeforePersist,
     /// The barrier between the pages and the meta page of a checkpoint does nothing.
     MetaBeforeData,
-    /// A watcher misses an event.
+    /// A watch misses an event.
     DroppedEvent,
+    /// A watch gets an event twice.
+    RepeatedEvent,
+    /// Progress is told ahead of the events.
+    EarlyProgress,
+    /// A lease is revoked before its time.
+    EarlyExpiry,
+    /// A lease that is due stays.
+    LateExpiry,
+    /// The quota is not looked at.
+    QuotaIgnored,
+    /// An answer on its way holds nothing back that it will read.
+    DroppedHold,
+    /// A read in slices is not registered.
+    UnregisteredRead,
     /// A start loses a record.
     DroppedRecord,
     /// A read sees the state before the last write.
@@ -39,6 +53,20 @@ pub struct Report {
     pub power_cuts: u64,
     /// Lives ended by an I/O error.
     pub disk_errors: u64,
+    /// NOSPACE alarms that the quota raised.
+    pub alarms: u64,
+    /// Leases renewed.
+    pub renewed: u64,
+    /// Leases that ended by themselves.
+    pub expired: u64,
+    /// Ranges of answers run after the answer.
+    pub late_ranges: u64,
+    /// Messages that watches got.
+    pub messages: u64,
+    /// Watches that a compaction ended.
+    pub compacted_watches: u64,
+    /// Progress requests answered.
+    pub progresses: u64,
     /// Requests refused for lack of room.
     pub refused: u64,
     /// Requests acknowledged.

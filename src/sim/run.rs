@@ -1,76 +1,72 @@
 //! One run: lives of a member, each ended by a power cut, a kill, an I/O error or in order, judged at the next start.
 
-use super::load::{LONG_TTL_S, Profile, SHORT_LEASE, request};
+use super::leases::LeaseTimes;
+use super::load::{Profile, SHORT_LEASES};
 use super::member::{draw, page_file, page_options};
-use super::model::{Answer, Model, Op};
-use super::observe::{Observed, Reader, check_view, published};
+use super::model::{Model, Op};
+use super::observe::{Observed, check_view, published};
+use super::reads::SlowReads;
 use super::report::{Canary, Failure, Report};
-use crate::io::disk::Disk;
+use super::serve::{Flight, Renewing, revoked_next};
+use super::watchers::Watchers;
 use crate::io::faulty::{Fault, FaultyDisk};
 use crate::io::medium::Random;
 use crate::mvcc::view::View;
 use crate::pages::PageStore;
 use crate::raft::boot::{Boot, start};
 use crate::raft::core::LogCore;
-use crate::raft::messages::{Reply, Request};
-use crate::state::outcome::{self, Outcome};
-use bytes::Bytes;
-use prost::Message;
 use std::collections::VecDeque;
 use std::time::Duration;
 
 /// Requests under way at once.
 const IN_FLIGHT_MAX: usize = 40;
-/// Turns within which everything under way has to end once nothing fails any more.
-const SETTLE_TURNS: u32 = 200_000;
-/// Virtual time within which writes go on after a full disk has room again.
-const ROOM_AGAIN: Duration = Duration::from_secs(120);
-/// A lease with less left than this may expire before what is under way is done.
-const ALMOST_EXPIRED_S: i64 = 30;
-
-/// A request under way, in the order of the log.
-struct Flight {
-    token: u64,
-    op: Op,
-    /// What it has to be answered, once it is known that it was applied.
-    answer: Option<Answer>,
-}
 
 /// How a life goes on.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Life {
+pub(super) enum Life {
     /// It does.
     On,
     /// An injected error has ended it.
     Ended,
 }
 
-struct Run {
-    canary: Canary,
-    random: Random,
-    boot: Boot,
-    profile: Profile,
-    disk: FaultyDisk,
-    model: Model,
-    in_flight: VecDeque<Flight>,
-    next_token: u64,
-    /// The main revision up to which the watcher has seen all events.
-    watched: i64,
+pub(super) struct Run {
+    pub canary: Canary,
+    pub random: Random,
+    pub boot: Boot,
+    pub profile: Profile,
+    pub disk: FaultyDisk,
+    pub model: Model,
+    pub in_flight: VecDeque<Flight>,
+    pub renewing: Vec<Renewing>,
+    /// Leases that were said to be gone in this turn.
+    pub not_renewed: Vec<i64>,
+    pub next_token: u64,
+    pub leases: LeaseTimes,
+    /// Leases that the member may have revoked before its last end, unseen.
+    ending: Vec<i64>,
+    pub watchers: Watchers,
+    pub reads: SlowReads,
     /// A view read earlier, for the stale read.
-    earlier: Option<View>,
+    pub earlier: Option<View>,
     /// Whether the canary has done its harm, where once is enough.
-    sung: bool,
+    pub sung: bool,
     /// Whether I/O errors were injected that may end the life.
-    errors_injected: bool,
-    report: Report,
+    pub errors_injected: bool,
+    pub report: Report,
 }
 
 /// Runs a seed.
 pub fn run(seed: u64, canary: Canary) -> Result<Report, Failure> {
     let mut random = Random::new(seed);
     let profile = Profile::draw(&mut random);
-    let boot = draw(&mut random, profile.value_bytes_max);
+    let mut boot = draw(&mut random, profile.value_bytes_max);
+    if !matches!(canary, Canary::None | Canary::QuotaIgnored) {
+        boot.options.quota_bytes = None;
+    }
     let disk = FaultyDisk::new(random.bits());
+    let watchers = Watchers::new(canary, random.bits(), profile);
+    let reads = SlowReads::new(canary, random.bits(), boot.readers.clone());
     let mut run = Run {
         canary,
         random,
@@ -79,8 +75,13 @@ pub fn run(seed: u64, canary: Canary) -> Result<Report, Failure> {
         disk,
         model: Model::default(),
         in_flight: VecDeque::new(),
+        renewing: Vec::new(),
+        not_renewed: Vec::new(),
         next_token: 0,
-        watched: 1,
+        leases: LeaseTimes::default(),
+        ending: Vec::new(),
+        watchers,
+        reads,
         earlier: None,
         sung: false,
         errors_injected: false,
@@ -92,6 +93,9 @@ pub fn run(seed: u64, canary: Canary) -> Result<Report, Failure> {
         seed,
         reason: format!("life {}, {} us: {reason}", run.report.starts, run.disk.now()),
     })?;
+    run.report.messages = run.watchers.messages;
+    run.report.compacted_watches = run.watchers.compacted;
+    run.report.progresses = run.watchers.progresses;
     Ok(run.report)
 }
 
@@ -102,19 +106,18 @@ impl Run {
             self.live(core)?;
         }
         let mut core = self.start()?;
-        self.settle(&mut core)?;
-        self.check(&core)
+        self.settle(&mut core)
     }
 
-    fn now(&self) -> Duration {
+    pub fn now(&self) -> Duration {
         Duration::from_micros(self.disk.now())
     }
 
-    fn one_in(&mut self, times: u64) -> bool {
+    pub fn one_in(&mut self, times: u64) -> bool {
         self.random.below(times) == 0
     }
 
-    fn note(&mut self, value: u64) {
+    pub fn note(&mut self, value: u64) {
         self.report.digest = crc32c::crc32c_append(self.report.digest, &value.to_be_bytes());
     }
 
@@ -139,18 +142,25 @@ impl Run {
             self.crash();
         }
         self.check_pages()?;
+        self.renewing.clear();
+        // A revocation that got lost with the last life is made again.
+        self.sung &= self.canary != Canary::EarlyExpiry;
+        self.reads.forget();
         let now = self.now();
         let mut core = start(&mut self.disk, self.boot.clone(), || now).map_err(|error| format!("start: {error}"))?;
         let timeout = 10 + self.random.below(10) as usize;
         core.set_election_timeout(timeout);
         self.report.starts += 1;
         self.reconcile(&core)?;
+        let known = SHORT_LEASES.filter(|id| self.model.leases().contains_key(id));
+        self.leases.restarted(known, now);
+        self.watchers.restarted(&core, now);
         self.check(&core)?;
         Ok(core)
     }
 
     /// No faults, no limits, a fast disk.
-    fn calm(&mut self) {
+    pub fn calm(&mut self) {
         self.disk.clear_faults();
         self.disk.set_capacity(None);
         self.disk.set_delay_us(10..200);
@@ -195,18 +205,34 @@ impl Run {
                 return Ok(());
             };
             first.get_or_insert(reason);
-            match flights.find(|flight| flight.answer.is_none()) {
-                Some(flight) => drop(self.model.apply(&flight.op)),
+            let next = flights.find(|flight| flight.answer.is_none()).map(|flight| flight.op);
+            match next.or_else(|| self.next_end(&observed)) {
+                Some(op) => drop(self.model.apply(&op)),
                 None => return Err(format!("after the start: {}", first.unwrap_or_default())),
             }
         }
     }
 
+    /// The end of a lease that the member has put into the log before its own end, behind everything else.
+    fn next_end(&self, observed: &Observed) -> Option<Op> {
+        let gone = self.ending.iter().copied();
+        let gone = gone.filter(|id| self.model.leases().contains_key(id) && !observed.has_lease(*id));
+        let gone: Vec<i64> = gone.collect();
+        let key = observed.key_after(self.model.revision());
+        revoked_next(&self.model, &gone, key.as_deref()).map(|id| Op::Revoke { id })
+    }
+
     /// Compares everything that can be read with the model. Nothing may be under way.
-    fn check(&mut self, core: &LogCore) -> Result<(), String> {
+    pub fn check(&mut self, core: &LogCore) -> Result<(), String> {
         let observed = Observed::of(core, &self.disk)?;
         if let Some(difference) = observed.differs(&self.model) {
             return Err(difference);
+        }
+        for id in SHORT_LEASES {
+            let lease = core.state().lessor().time_to_live(id, false, self.now());
+            if let Some(left_s) = lease.and_then(|lease| lease.remaining_s) {
+                self.leases.check_left(id, left_s, self.now())?;
+            }
         }
         let view = published(core);
         self.note(view.revision as u64);
@@ -227,7 +253,6 @@ impl Run {
         self.report.checkpoints += core.pages().root().generation();
         if !self.errors_injected && self.one_in(4) {
             self.settle(&mut core)?;
-            self.check(&core)?;
             if self.one_in(2) {
                 self.finish(&mut core)?;
             }
@@ -235,15 +260,7 @@ impl Run {
         if let Some(violation) = self.disk.violations().first() {
             return Err(format!("a file was written on after an error: {violation:?}"));
         }
-        if self.is_expiring(&core) {
-            // The member may have proposed its end already, behind everything else.
-            let op = Op::Revoke { id: SHORT_LEASE };
-            self.in_flight.push_back(Flight {
-                token: 0,
-                op,
-                answer: None,
-            });
-        }
+        self.ending = self.leases.ending(self.now());
         drop(core);
         self.crash();
         Ok(())
@@ -251,19 +268,20 @@ impl Run {
 
     fn step(&mut self, core: &mut LogCore) -> Result<Life, String> {
         self.weather();
-        let expiring = self.is_expiring(core);
+        let expiring = self.is_expiring();
         if self.in_flight.is_empty() && self.one_in(if expiring { 2 } else { 12 }) {
             // Time for a checkpoint, or for a lease to end.
             let seconds = if expiring { 10 } else { 31 };
             self.disk.set_now(self.disk.now() + seconds * 1_000_000);
         }
+        self.renew(core);
         for _ in 0..self.random.below(6) {
-            if !self.is_expiring(core) && self.in_flight.len() < IN_FLIGHT_MAX {
+            if !self.is_expiring() && self.in_flight.len() < IN_FLIGHT_MAX {
                 self.submit(core);
             }
         }
         let life = self.turn(core)?;
-        if life == Life::On && self.in_flight.is_empty() && !self.is_expiring(core) && self.one_in(20) {
+        if life == Life::On && self.in_flight.is_empty() && !self.is_expiring() && self.one_in(20) {
             self.check(core)?;
         }
         Ok(life)
@@ -279,7 +297,9 @@ impl Run {
         if self.canary != Canary::None {
             return;
         }
-        if self.one_in(60) {
+        if self.boot.options.quota_bytes.is_some() {
+            // What is refused is refused for the quota.
+        } else if self.one_in(60) {
             let room = self.random.below(1 << 20);
             let capacity = self.disk.volume().allocated() + room;
             self.disk.set_capacity(Some(capacity));
@@ -299,287 +319,10 @@ impl Run {
         }
     }
 
-    /// Whether the short lease is about to be revoked by the member itself: nothing else is proposed meanwhile, so that
-    /// the order of the log is known.
-    fn is_expiring(&self, core: &LogCore) -> bool {
-        let lease = core.state().lessor().time_to_live(SHORT_LEASE, false, self.now());
-        let left = lease.and_then(|lease| lease.remaining_s);
-        left.is_some_and(|left| left < ALMOST_EXPIRED_S)
-    }
-
-    fn submit(&mut self, core: &mut LogCore) {
-        let mut op = self.profile.draw_op(&mut self.random, &self.model);
-        if self.canary == Canary::AnswerBeforePersist && matches!(op, Op::Grant { .. }) {
-            // Only what is lost shall be noticed, not that a lease is there too early.
-            op = Op::Revoke { id: 1 };
-        }
-        self.propose(core, op);
-    }
-
-    fn propose(&mut self, core: &mut LogCore, op: Op) {
-        self.next_token += 1;
-        let token = self.next_token;
-        let payload = Bytes::from(request(&op).encode_to_vec());
-        let takes_room = matches!(op, Op::Put(_) | Op::Txn { .. } | Op::Grant { .. });
-        let quota_bytes = if takes_room { payload.len() } else { 0 };
-        let answer = (self.canary == Canary::AnswerBeforePersist).then(|| self.model.apply(&op));
-        self.in_flight.push_back(Flight { token, op, answer });
-        let now = self.now();
-        core.handle(
-            0,
-            Request::Propose {
-                token,
-                payload,
-                quota_bytes,
-            },
-            now,
-        );
-    }
-
-    /// One turn of the log core, and of the clock.
-    fn turn(&mut self, core: &mut LogCore) -> Result<Life, String> {
-        let now = self.now();
-        let busy = match core.turn(&mut self.disk, now) {
-            Ok(busy) => busy,
-            Err(error) => return self.ended(error.to_string()),
-        };
-        let replies: Vec<Reply> = core.take_replies().map(|(_, reply)| reply).collect();
-        for reply in replies {
-            self.replied(reply)?;
-        }
-        if self.model.leases().contains_key(&SHORT_LEASE) && !self.is_known(core, SHORT_LEASE) {
-            // It was revoked by the member itself.
-            self.model.apply(&Op::Revoke { id: SHORT_LEASE });
-        }
-        self.watch(core)?;
-        if self.one_in(40) && self.canary != Canary::AnswerBeforePersist {
-            self.read(core)?;
-        }
-        let mut completions = Vec::new();
-        self.disk.poll(&mut completions);
-        if completions.is_empty() && !busy {
-            let deadline = core.deadline().as_micros() as u64;
-            let next = self.disk.next_due().unwrap_or(deadline).min(deadline);
-            self.disk.set_now(next.max(self.disk.now() + 1));
-        }
-        for completion in completions {
-            if let Err(error) = core.completed(completion) {
-                return self.ended(error.to_string());
-            }
-        }
-        Ok(Life::On)
-    }
-
-    /// A fatal error is right after an injected one only.
-    fn ended(&self, error: String) -> Result<Life, String> {
-        if self.errors_injected {
-            return Ok(Life::Ended);
-        }
-        Err(format!("the member gave up: {error}"))
-    }
-
-    fn is_known(&self, core: &LogCore, lease: i64) -> bool {
-        core.state().lessor().contains(lease)
-    }
-
-    fn replied(&mut self, reply: Reply) -> Result<(), String> {
-        match reply {
-            Reply::Applied {
-                token, outcome, view, ..
-            } => self.applied(token, &outcome, &view),
-            Reply::Dropped { token, .. } => {
-                let at = self.in_flight.iter().position(|flight| flight.token == token);
-                let flight = at.and_then(|at| self.in_flight.remove(at));
-                self.report.refused += 1;
-                match flight {
-                    Some(flight) if flight.answer.is_none() => Ok(()),
-                    _ => Err(format!("request {token} was dropped after it was applied")),
-                }
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// An acknowledgement: everything before it in the log was applied as well, whether it was answered or not.
-    fn applied(&mut self, token: u64, outcome: &Outcome, view: &View) -> Result<(), String> {
-        let Some(at) = self.in_flight.iter().position(|flight| flight.token == token) else {
-            return Err(format!("an answer for request {token}, which nobody waits for"));
-        };
-        for flight in self.in_flight.iter_mut().take(at + 1) {
-            if flight.answer.is_none() {
-                flight.answer = Some(self.model.apply(&flight.op));
-            }
-        }
-        let flight = self.in_flight.remove(at).expect("it was just found");
-        let expected = flight.answer.expect("it was just applied");
-        let answered = answer_of(outcome);
-        self.report.acknowledged += 1;
-        self.note(answered.revision as u64);
-        if answered != expected {
-            let error = outcome.answer.as_ref().err();
-            return Err(format!(
-                "{:?} was answered {answered:?} ({error:?}), expected was {expected:?}",
-                flight.op
-            ));
-        }
-        if view.revision < answered.revision {
-            return Err(format!(
-                "the view of the answer shows revision {}, the answer says {}",
-                view.revision, answered.revision
-            ));
-        }
-        let readable = answered
-            .previous
-            .filter(|previous| view.compact_revision < previous.main);
-        if let Some(previous) = readable {
-            let stored = Reader::new(&self.disk).record(view, previous)?;
-            let expected = self.model.record(previous).map(|record| record.stored());
-            if expected.as_deref() != Some(&stored[..]) {
-                return Err(format!("the previous record {previous:?} is not what was put"));
-            }
-        }
-        Ok(())
-    }
-
-    /// The watcher: every event of every published view, once, in order.
-    fn watch(&mut self, core: &LogCore) -> Result<(), String> {
-        let view = published(core);
-        if view.revision <= self.watched {
-            return Ok(());
-        }
-        // After a start the window is empty and the events are in the page store, where a compaction may have been.
-        if view.window.first_main() > self.watched + 1 && view.compact_revision > self.watched {
-            self.watched = view.revision;
-            return Ok(());
-        }
-        let mut events = Reader::new(&self.disk).records_after(&view, self.watched)?;
-        if self.canary == Canary::DroppedEvent && !self.sung && events.len() > 1 {
-            self.sung = true;
-            events.remove(0);
-        }
-        // A compaction removes below its revision only, also from the events that wait in the window.
-        let expected = self.model.events_after(self.watched);
-        let same = expected.len() == events.len()
-            && expected
-                .iter()
-                .zip(&events)
-                .all(|(record, (revision, tombstone, stored))| {
-                    record.revision == *revision && record.tombstone == *tombstone && record.stored()[..] == stored[..]
-                });
-        let early = self.canary == Canary::AnswerBeforePersist;
-        if !same && !early {
-            return Err(format!(
-                "a watcher behind revision {} got {} events through {:?}, {} through {:?} were expected",
-                self.watched,
-                events.len(),
-                events.last().map(|event| event.0),
-                expected.len(),
-                expected.last().map(|record| record.revision),
-            ));
-        }
-        self.watched = view.revision;
-        Ok(())
-    }
-
-    /// A linearizable read of everything.
-    fn read(&mut self, core: &LogCore) -> Result<(), String> {
-        let newest = published(core);
-        let view = match &self.earlier {
-            Some(earlier) if self.canary == Canary::StaleRead => earlier.clone(),
-            _ => newest.clone(),
-        };
-        if self.canary == Canary::StaleRead && (newest.revision > 1) {
-            self.earlier = Some(newest);
-        }
-        let waiting = self
-            .in_flight
-            .iter()
-            .any(|flight| matches!(flight.op, Op::Compact { .. }));
-        if waiting {
-            // Its effect may be visible before its answer.
-            return Ok(());
-        }
-        check_view(core, &view, &self.disk, &self.model, &mut self.random)
-    }
-
-    /// Lets everything under way end on a disk that works. Writes that lack of room held up go on by themselves.
-    fn settle(&mut self, core: &mut LogCore) -> Result<(), String> {
-        self.disk.set_capacity(None);
-        self.disk.set_delay_us(10..200);
-        for _ in 0..SETTLE_TURNS {
-            if self.in_flight.is_empty() && !self.is_expiring(core) {
-                return self.write_again(core);
-            }
-            if self.turn(core)? == Life::Ended {
-                return Err("an error without cause".to_string());
-            }
-        }
-        Err(format!("{} requests are never answered", self.in_flight.len()))
-    }
-
-    fn write_again(&mut self, core: &mut LogCore) -> Result<(), String> {
-        let since = self.now();
-        let mut refused = self.report.refused;
-        self.propose(
-            core,
-            Op::Grant {
-                id: 1,
-                ttl_s: LONG_TTL_S,
-            },
-        );
-        while self.now() < since + ROOM_AGAIN {
-            self.turn(core)?;
-            if self.in_flight.is_empty() && self.report.refused == refused {
-                return Ok(());
-            }
-            if self.in_flight.is_empty() {
-                refused = self.report.refused;
-                self.disk.set_now(self.disk.now() + 1_000_000);
-                self.propose(
-                    core,
-                    Op::Grant {
-                        id: 1,
-                        ttl_s: LONG_TTL_S,
-                    },
-                );
-            }
-        }
-        Err("the disk has room again, but writes are still refused".to_string())
-    }
-
-    /// An orderly end: everything is in the page store afterwards.
-    fn finish(&mut self, core: &mut LogCore) -> Result<(), String> {
-        for _ in 0..SETTLE_TURNS {
-            if core.finish(self.now()) {
-                let held = core.pages().root().fields().applied_index;
-                let applied = core.state().applied_index();
-                return if held == applied {
-                    Ok(())
-                } else {
-                    Err(format!(
-                        "the member ended with entry {applied}, its page store holds {held}"
-                    ))
-                };
-            }
-            self.turn(core)?;
-        }
-        Err("the member does not end".to_string())
-    }
-}
-
-/// What an outcome says, as far as the model predicts it.
-fn answer_of(outcome: &Outcome) -> Answer {
-    let (mut detail, mut previous) = (0, None);
-    match &outcome.answer {
-        Ok(outcome::Answer::Put(put)) => previous = put.previous,
-        Ok(outcome::Answer::Delete(delete)) => detail = delete.deleted,
-        Ok(outcome::Answer::Txn(txn)) => detail = i64::from(txn.succeeded),
-        _ => {}
-    }
-    Answer {
-        revision: outcome.revision,
-        is_ok: outcome.answer.is_ok(),
-        detail,
-        previous,
+    /// Whether a lease is about to be revoked by the member itself: nothing else is proposed meanwhile, so that the order
+    /// of the log is known.
+    pub fn is_expiring(&self) -> bool {
+        let is_revoking = self.canary == Canary::EarlyExpiry && self.sung;
+        is_revoking || self.leases.is_ending(self.now())
     }
 }
