@@ -11,6 +11,7 @@ use crate::proto::etcdserverpb::WatchResponse;
 use crate::proto::mvccpb::{Event, KeyValue};
 use prost::Message;
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 use std::sync::Arc;
 
 /// What a client knows of the store when it takes a message.
@@ -23,7 +24,7 @@ pub struct Now<'a> {
 }
 
 /// A watch as its client sees it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Watched {
     key: Vec<u8>,
     range_end: Vec<u8>,
@@ -34,6 +35,17 @@ pub struct Watched {
     seen: Option<i64>,
     /// Events of fragments whose last has not come.
     partial: Vec<Event>,
+}
+
+impl fmt::Debug for Watched {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (key, end) = (self.key.escape_ascii(), self.range_end.escape_ascii());
+        let (start, seen, options) = (self.start, self.seen, self.options);
+        write!(
+            formatter,
+            "the watch from {key} to {end} since {start}, seen {seen:?}, {options:?},"
+        )
+    }
 }
 
 impl Watched {
@@ -106,7 +118,9 @@ impl Watched {
         };
         if event.kv.as_ref() != Some(&expected) || (event.r#type == 1) != record.tombstone {
             let revision = event.kv.as_ref().map(|kv| kv.mod_revision);
-            return Err(format!("got an event of revision {revision:?} where {record:?} was due"));
+            return Err(format!(
+                "got an event of revision {revision:?} where {record:?} was due"
+            ));
         }
         let previous = now.model.alive_at(&record.key, main - 1);
         let previous = previous.filter(|_| self.options.prev_kv);
@@ -150,7 +164,9 @@ impl Watched {
     fn take_compaction(&mut self, now: Now<'_>, compact_revision: i64) -> Result<(), String> {
         let next = self.seen.map_or(i64::MAX, |seen| seen + 1);
         if next >= compact_revision || compact_revision > now.compact_revision {
-            return Err(format!("was canceled for compact revision {compact_revision}, its next is {next}"));
+            return Err(format!(
+                "was canceled for compact revision {compact_revision}, its next is {next}"
+            ));
         }
         self.seen = Some(compact_revision - 1);
         Ok(())
@@ -233,7 +249,11 @@ impl Client {
             }
             watch.seen = watch.seen.or(Some(revision));
             let taken = self.watches.insert(response.watch_id, watch).is_some();
-            return if taken { Err("an id was given twice".into()) } else { Ok(Taken::Nothing) };
+            return if taken {
+                Err("an id was given twice".into())
+            } else {
+                Ok(Taken::Nothing)
+            };
         }
         if response.watch_id == -1 {
             return self.take_progress(now, revision);
@@ -242,9 +262,14 @@ impl Client {
             return self.take_canceled(now, &response);
         }
         let id = response.watch_id;
-        let watch = self.watches.get_mut(&id).ok_or_else(|| format!("a message for watch {id}, which is not there"))?;
+        let watch = self
+            .watches
+            .get_mut(&id)
+            .ok_or_else(|| format!("a message for watch {id}, which is not there"))?;
         if response.events.is_empty() {
-            watch.take_progress(now, revision).map_err(|reason| format!("{watch:?} {reason}"))?;
+            watch
+                .take_progress(now, revision)
+                .map_err(|reason| format!("{watch:?} {reason}"))?;
             return Ok(Taken::Nothing);
         }
         watch.partial.extend(response.events);
@@ -252,7 +277,9 @@ impl Client {
             return Ok(Taken::Nothing);
         }
         let events = std::mem::take(&mut watch.partial);
-        watch.take_events(now, &events).map_err(|reason| format!("{watch:?} {reason}"))?;
+        watch
+            .take_events(now, &events)
+            .map_err(|reason| format!("{watch:?} {reason}"))?;
         let last = watch.seen.unwrap_or(0);
         if last > revision {
             return Err(format!("the header of events up to {last} says {revision}"));
@@ -288,7 +315,9 @@ impl Client {
         }
         self.floor = revision;
         for watch in self.watches.values_mut() {
-            watch.take_progress(now, revision).map_err(|reason| format!("{watch:?} {reason}"))?;
+            watch
+                .take_progress(now, revision)
+                .map_err(|reason| format!("{watch:?} {reason}"))?;
         }
         Ok(Taken::Progress)
     }

@@ -74,7 +74,10 @@ impl LeaseTimes {
 
     /// Leases that may have ended, or may do so at once.
     pub fn ending(&self, now: Duration) -> Vec<i64> {
-        let ending = self.terms.iter().filter(|(_, term)| term.not_before < now + ALMOST_OVER);
+        let ending = self
+            .terms
+            .iter()
+            .filter(|(_, term)| term.not_before < now + ALMOST_OVER);
         ending.map(|(id, _)| *id).collect()
     }
 
@@ -97,7 +100,9 @@ impl LeaseTimes {
         if left_s <= most && (left_s >= least || now >= term.not_before) {
             return Ok(());
         }
-        Err(format!("lease {id} has {left_s} s left, {least} to {most} were expected"))
+        Err(format!(
+            "lease {id} has {left_s} s left, {least} to {most} were expected"
+        ))
     }
 }
 
@@ -111,9 +116,16 @@ mod tests {
         let mut times = LeaseTimes::default();
         times.begin(SHORT_LEASES.start, at(10), at(12));
         assert!(!times.is_ending(at(20)) && times.is_ending(at(60)));
-        assert_eq!((times.overdue(at(82)), times.overdue(at(83))), (None, Some(SHORT_LEASES.start)));
+        assert_eq!(
+            (times.overdue(at(82)), times.overdue(at(83))),
+            (None, Some(SHORT_LEASES.start))
+        );
         for (left_s, is_right) in [(50, false), (46, false), (47, true), (49, true)] {
-            assert_eq!(times.check_left(SHORT_LEASES.start, left_s, at(23)).is_ok(), is_right, "{left_s}");
+            assert_eq!(
+                times.check_left(SHORT_LEASES.start, left_s, at(23)).is_ok(),
+                is_right,
+                "{left_s}"
+            );
         }
         times.begin(SHORT_LEASES.start, at(50), at(50));
         let mut early = LeaseTimes {
@@ -121,6 +133,9 @@ mod tests {
         };
         assert!(early.expired(SHORT_LEASES.start, at(109)).is_err());
         assert!(times.expired(SHORT_LEASES.start, at(110)).is_ok());
-        assert!(times.expired(SHORT_LEASES.start, at(110)).is_err(), "it was gone already");
+        assert!(
+            times.expired(SHORT_LEASES.start, at(110)).is_err(),
+            "it was gone already"
+        );
     }
 }

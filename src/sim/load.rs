@@ -1,8 +1,8 @@
 //! Random requests, and their form in the log.
 
+use super::member::MEMBER_ID;
 use super::model::{Condition, Model, Op, Put};
 use crate::io::medium::Random;
-use super::member::MEMBER_ID;
 use crate::proto::etcdserverpb::alarm_request::AlarmAction;
 use crate::proto::etcdserverpb::{
     AlarmRequest, AlarmType, CompactionRequest, Compare, DeleteRangeRequest, InternalRaftRequest, LeaseGrantRequest,
@@ -62,10 +62,7 @@ impl Profile {
                 if model.leases().contains_key(&id) {
                     Op::Revoke { id }
                 } else {
-                    Op::Grant {
-                        id,
-                        ttl_s: SHORT_TTL_S,
-                    }
+                    Op::Grant { id, ttl_s: SHORT_TTL_S }
                 }
             }
             90..97 => Op::Grant {

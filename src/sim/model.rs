@@ -314,9 +314,7 @@ impl Model {
 
     fn is_readable(&self, op: &Op) -> bool {
         match op {
-            Op::Get { revision, .. } => {
-                *revision == 0 || (self.compact_revision..=self.revision).contains(revision)
-            }
+            Op::Get { revision, .. } => *revision == 0 || (self.compact_revision..=self.revision).contains(revision),
             _ => true,
         }
     }

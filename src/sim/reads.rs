@@ -58,7 +58,13 @@ impl SlowReads {
     }
 
     /// Takes an answer: its ranges are run some time later, under its hold.
-    pub fn answered(&mut self, outcome: &Outcome, found: &[Vec<Revision>], requests: &[RangeRequest], hold: Option<Hold>) {
+    pub fn answered(
+        &mut self,
+        outcome: &Outcome,
+        found: &[Vec<Revision>],
+        requests: &[RangeRequest],
+        hold: Option<Hold>,
+    ) {
         let Ok(Answer::Txn(txn)) = &outcome.answer else { return };
         let ranges = txn.operations.iter().filter_map(|operation| match operation {
             OperationOutcome::Range(range) => Some(range),
@@ -110,7 +116,9 @@ impl SlowReads {
             let found: Vec<Revision> = read.run.rows().iter().map(|row| row.revision).collect();
             if found != read.expected {
                 let (at_main, expected) = (read.run.at_main(), read.expected);
-                return Err(format!("a slow read at revision {at_main} found {found:?}, expected was {expected:?}"));
+                return Err(format!(
+                    "a slow read at revision {at_main} found {found:?}, expected was {expected:?}"
+                ));
             }
         }
         self.publish();

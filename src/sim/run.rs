@@ -319,8 +319,8 @@ impl Run {
         }
     }
 
-    /// Whether a lease is about to be revoked by the member itself: nothing else is proposed meanwhile, so that the order
-    /// of the log is known.
+    /// Whether a lease is about to be revoked by the member itself. Nothing else is proposed meanwhile, so that the
+    /// order of the log is known.
     pub fn is_expiring(&self) -> bool {
         let is_revoking = self.canary == Canary::EarlyExpiry && self.sung;
         is_revoking || self.leases.is_ending(self.now())

@@ -96,9 +96,7 @@ impl Run {
 
     /// Renews a lease, now and then.
     pub(super) fn renew(&mut self, core: &mut LogCore) {
-        let known: Vec<i64> = SHORT_LEASES
-            .filter(|id| self.model.leases().contains_key(id))
-            .collect();
+        let known: Vec<i64> = SHORT_LEASES.filter(|id| self.model.leases().contains_key(id)).collect();
         let now = self.now();
         if self.canary == Canary::LateExpiry && self.leases.is_ending(now) {
             for id in known {
@@ -106,7 +104,8 @@ impl Run {
             }
             return;
         }
-        if known.is_empty() || !self.one_in(6) {
+        let seldom = if self.is_expiring() { 40 } else { 12 };
+        if known.is_empty() || !self.one_in(seldom) {
             return;
         }
         let id = known[self.random.below(known.len() as u64) as usize];
@@ -316,7 +315,9 @@ impl Run {
                 break;
             }
             let records = Reader::new(&self.disk).records_after(&published(core), self.model.revision())?;
-            let key = records.first().and_then(|(_, _, stored)| super::observe::key_of(stored));
+            let key = records
+                .first()
+                .and_then(|(_, _, stored)| super::observe::key_of(stored));
             let id = revoked_next(&self.model, &gone, key.as_deref()).expect("one is gone");
             self.leases.expired(id, self.now())?;
             self.report.expired += 1;
@@ -332,9 +333,7 @@ impl Run {
 
     /// Whether a lease is gone that the model has and no client has revoked.
     fn is_gone(&self, core: &LogCore, id: i64) -> bool {
-        self.model.leases().contains_key(&id)
-            && !core.state().lessor().contains(id)
-            && !revoking(&self.in_flight, id)
+        self.model.leases().contains_key(&id) && !core.state().lessor().contains(id) && !revoking(&self.in_flight, id)
     }
 
     /// A linearizable read of everything.

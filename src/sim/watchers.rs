@@ -14,7 +14,7 @@ use crate::mvcc::index::Index;
 use crate::mvcc::revision::Revision;
 use crate::mvcc::view::View;
 use crate::mvcc::watch::{History, Hub, HubConfig, Message, StreamId, WatchSink};
-use crate::pages::{PageAddress, PageCache};
+use crate::pages::{Corrupt, PageAddress, PageCache};
 use crate::proto::etcdserverpb::WatchResponse;
 use crate::raft::core::LogCore;
 use prost::Message as _;
@@ -43,6 +43,11 @@ impl History for Reads<'_> {
 
     fn compact_revision(&self) -> i64 {
         self.index.pin().view().compact_revision
+    }
+
+    fn damage(&self, _address: &PageAddress) -> Option<Corrupt> {
+        // Damage fails the run where a page is loaded.
+        None
     }
 
     fn revision_at(&self, key: &[u8], main: i64) -> Option<Revision> {
@@ -247,7 +252,9 @@ impl Watchers {
         let was_full = client.inbox.len() >= client.room;
         for _ in 0..count {
             let client = &mut self.clients[at];
-            let Some(response) = client.inbox.pop_front() else { break };
+            let Some(response) = client.inbox.pop_front() else {
+                break;
+            };
             self.messages += 1;
             let known = Now {
                 model,
@@ -322,7 +329,9 @@ impl Watchers {
             let told = self.clients[at].floor();
             if self.progresses == before || told != view.revision {
                 let revision = view.revision;
-                return Err(format!("watch client {at} was told progress {told} at rest at revision {revision}"));
+                return Err(format!(
+                    "watch client {at} was told progress {told} at rest at revision {revision}"
+                ));
             }
         }
         Ok(())
