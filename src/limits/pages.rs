@@ -47,7 +47,7 @@ pub const RESERVE_PAGES: u32 = 2048;
 pub const HEADROOM_PAGES: u32 = 256;
 /// Pages moved towards the file's start by one checkpoint.
 pub const RELOCATE_PAGES: u32 = 512;
-/// Free pages beyond the reserve, in percent of the file, from which on pages are moved.
+/// Free pages below the highest page in use, in percent of it, from which on pages are moved.
 pub const RELOCATE_FREE_PERCENT: u32 = 20;
 /// Shortest free run whose blocks are given back to the file system.
 pub const PUNCH_MIN_PAGES: u32 = 128;

@@ -17,7 +17,7 @@ use super::store::{Activity, InFlight, PageStore, read_outcome};
 use crate::io::buffer::AlignedBuffer;
 use crate::io::disk::{Completion, Disk, Operation, Outcome};
 use crate::limits::pages::{
-    DELETE_PAGES, HEADROOM_PAGES, IN_FLIGHT_BYTES, KEY_MAX_BYTES, MEMBERSHIP_MAX_BYTES, PAGE_BYTES, RECLAIM_UNIT_RUNS,
+    DELETE_PAGES, IN_FLIGHT_BYTES, KEY_MAX_BYTES, MEMBERSHIP_MAX_BYTES, PAGE_BYTES, RECLAIM_UNIT_RUNS,
     RELOCATE_FREE_PERCENT, RELOCATE_PAGES, STEP_UNITS,
 };
 use std::collections::BTreeMap;
@@ -230,21 +230,21 @@ impl PageStore {
         Ok(())
     }
 
-    /// From which page on pages are to be moved down, when the file has much free room.
+    /// From which page on pages are to be moved down, when much of what lies below the highest page in use is free. The
+    /// reserve counts there like any other free page: it belongs behind what is in use, where it takes nothing from a
+    /// quota.
     fn relocation_start(&self) -> Option<u32> {
-        let spare = self
-            .space
-            .available
-            .pages()
-            .saturating_sub(self.space.reserve + HEADROOM_PAGES);
-        if self.space_return_off
-            || self.space.full
-            || u64::from(spare) * 100 < u64::from(self.space.file_pages) * u64::from(RELOCATE_FREE_PERCENT)
-        {
+        if self.space_return_off || self.space.full {
             return None;
         }
         let roots = self.root.inner.trees.iter().filter_map(|tree| tree.root);
         let highest = roots.map(|root| root.highest).max()?;
+        let holes = self.space.available.count_in(0..highest);
+        if u64::from(holes) * 100 < u64::from(highest) * u64::from(RELOCATE_FREE_PERCENT) {
+            return None;
+        }
+        // What is moved takes room beyond the reserve until its old pages are free.
+        let spare = self.space.available.pages().saturating_sub(self.space.reserve);
         let start = (highest + 1).saturating_sub(RELOCATE_PAGES.min(spare / 2));
         let (lowest_hole, _) = self.space.available.iter().next()?;
         (lowest_hole < start && start <= highest).then_some(start)

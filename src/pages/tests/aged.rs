@@ -2,6 +2,7 @@
 
 use super::model::random_batch;
 use super::*;
+use crate::limits::pages::{PAGE_BYTES, RESERVE_PAGES};
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
@@ -112,6 +113,44 @@ fn space_comes_back_while_serving() {
     );
     let store = PageStore::open(&mut disk, Path::new(PATH), options()).unwrap();
     assert_sound(&mut disk, &store, &model);
+}
+
+/// The reserve, too, is behind what is in use in the end, so that a small quota can be got out of.
+#[test]
+fn a_file_smaller_than_its_reserve_shrinks_to_what_is_in_use() {
+    let mut disk = MemoryDisk::new();
+    let options = Options {
+        reserve_pages: RESERVE_PAGES,
+        ..options()
+    };
+    let mut store = PageStore::create(&mut disk, Path::new(PATH), options).unwrap();
+    let mut model = Model::default();
+    // Small commits, each beside those before: the file ends at twice its reserve.
+    let mut main = 1;
+    while store.size() < 2 * u64::from(RESERVE_PAGES) * PAGE_BYTES as u64 {
+        let mut batch = Batch::default();
+        for _ in 0..500 {
+            main += 1;
+            batch.records.push(record(main, &format!("key-{main}"), 3000));
+        }
+        store.run(&mut disk, batch.cut()).unwrap().unwrap();
+        model.apply(&batch);
+    }
+    // What stays is the newest, at the end.
+    let batch = Batch {
+        deletes: model.records.keys().copied().filter(|id| id.main < main - 100).collect(),
+        ..Batch::default()
+    };
+    store.run(&mut disk, batch.cut()).unwrap().unwrap();
+    model.apply(&batch);
+    let mut sizes = Vec::new();
+    for _ in 0..20 {
+        store.run(&mut disk, Batch::default().cut()).unwrap().unwrap();
+        sizes.push(store.size());
+    }
+    assert_sound(&mut disk, &store, &model);
+    let in_use = store.size_in_use();
+    assert!(store.size() < 2 * in_use, "{in_use} bytes are in use of {sizes:?}");
 }
 
 #[test]
