@@ -199,7 +199,8 @@ impl PageStore {
         assert!(self.is_idle(), "one checkpoint at a time");
         cut.check()?;
         let (live, cursor) = (self.live(), Cursor::default());
-        let below = self.relocation_start();
+        // An urgent one spends the reserve on what it is for.
+        let below = if cut.urgent { None } else { self.relocation_start() };
         let journal = self.space.journal(cut.urgent, below);
         let mut out = Output::new(self.next_generation, std::mem::take(&mut self.space), journal);
         if let Some(below) = below {
