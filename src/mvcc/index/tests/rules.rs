@@ -273,7 +273,8 @@ fn readers_outlive_the_writer_and_a_replacement() {
     assert!(old.get(b"k", 5).is_some());
 }
 
-/// A checkpoint deletes only so many records; those that wait when the member stops are in the store for the next start.
+/// A checkpoint deletes only so many records; those that wait when the member stops are in the store for the next
+/// start.
 #[test]
 fn what_a_compaction_removed_is_left_out_at_boot_whatever_of_it_is_still_stored() {
     let record = |key: &'static [u8], create_revision, version| KeyValueView {
