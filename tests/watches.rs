@@ -78,7 +78,7 @@ const PUTS_IN_FLIGHT: usize = 16;
 /// How often a stream asks for progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 /// The most memory the server may ever take, unless `RINGD_WATCH_MEMORY_MIB` says otherwise.
-const MEMORY_MIB: u64 = 1536;
+const MEMORY_MIB: u64 = 640;
 const VALUE_LENGTH: usize = 100;
 
 /// The version of each key.
