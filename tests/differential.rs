@@ -1,7 +1,7 @@
 //! The same requests to the program under test and to etcd 3.7.1: the answers have to be the same, byte for byte.
 //!
-//! Each run has one seed that is always the same and one that never is. `RINGD_DIFFERENTIAL=seed:count` repeats a random
-//! run, or makes it longer; a failure prints the line to use.
+//! Each run has one seed that is always the same and one that never is. `RINGD_DIFFERENTIAL=seed:count` repeats a
+//! random run, or makes it longer; a failure prints the line to use.
 
 #[path = "differential/alarms.rs"]
 mod alarms;

@@ -103,7 +103,8 @@ fn survives(name: &str, stored: u64, attack: impl FnOnce(&Server)) {
     let seen = client.stop();
     let after = settled(&server, before, stored);
     println!(
-        "{name}: {took:.1?}, {} requests beside it, the slowest {:.1?}; MiB before {} peak {} after {}; descriptors {} {} {}",
+        "{name}: {took:.1?}, {} requests beside it, the slowest {:.1?}; MiB before {} peak {} after {}; \
+         descriptors {} {} {}",
         seen.requests,
         seen.slowest,
         before.resident_bytes >> 20,

@@ -142,7 +142,7 @@ pub fn run(options: &Options, workload: &mut dyn Workload) -> io::Result<Report>
 
 /// The store's revision, from the header of a get.
 fn revision(options: &Options) -> io::Result<i64> {
-    let recipe = Recipe::get(false, 0);
+    let recipe = Recipe::count();
     let mut connection = Connection::open(options.address, 1, 1)?;
     let mut ready = Ready::new()?;
     ready.add(connection.socket().as_fd(), 0)?;

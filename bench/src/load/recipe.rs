@@ -127,6 +127,15 @@ impl Recipe {
         Self::new("/etcdserverpb.KV/Range", &request).accept(Accept::Bytes(value_bytes as u32))
     }
 
+    /// How many keys there are, 0 or 1, with the call's name: a reply that is short whatever the values are.
+    pub fn count() -> Self {
+        let request = RangeRequest {
+            count_only: true,
+            ..get()
+        };
+        Self::new("/etcdserverpb.KV/Range", &request)
+    }
+
     /// The list of all keys from the call's on, at most `limit` of them (0: no limit).
     pub fn list(serializable: bool, limit: i64, stream: bool) -> Self {
         let request = RangeRequest {

@@ -39,7 +39,8 @@ pub fn histogram() -> io::Result<Histogram<u64>> {
     Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3).map_err(io::Error::other)
 }
 
-/// About sixty points of a distribution, ever denser towards its end: share of calls, and their latency in microseconds.
+/// About sixty points of a distribution, ever denser towards its end: share of calls, and their latency in
+/// microseconds.
 pub fn distribution(latency_ns: &Histogram<u64>) -> Vec<(f64, f64)> {
     let at = |share: f64| (share, latency_ns.value_at_quantile(share) as f64 / 1e3);
     let mut points = vec![at(0.0)];

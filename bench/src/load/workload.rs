@@ -13,8 +13,8 @@ pub trait Workload {
     /// The kinds of calls it makes; `Call::recipe` is an index into it.
     fn recipes(&self) -> &[Recipe];
 
-    /// The next call of a free slot; `random` is uniform. None if there is none now: after the last one, or while others
-    /// have to end first.
+    /// The next call of a free slot; `random` is uniform. None if there is none now: after the last one, or while
+    /// others have to end first.
     fn next(&mut self, slot: usize, random: u64) -> Option<Call>;
 
     /// A call of that slot ended well.
@@ -155,8 +155,8 @@ impl Workload for Heartbeats {
     }
 }
 
-/// Pods that come and go, one per slot at a time: created, changed `UPDATES` times, deleted, each by a Txn on the revision of
-/// the change before, and read in between.
+/// Pods that come and go, one per slot at a time: created, changed `UPDATES` times, deleted, each by a Txn on the
+/// revision of the change before, and read in between.
 pub struct Churn {
     recipes: [Recipe; 3],
     pods: Vec<Pod>,
@@ -171,8 +171,8 @@ struct Pod {
     revision: i64,
 }
 
-/// Keys of pods are above this, and where a run begins depends on the clock: a pod must not be there when it is created,
-/// and runs end with pods that live.
+/// Keys of pods are above this, and where a run begins depends on the clock: a pod must not be there when it is
+/// created, and runs end with pods that live.
 const PODS_FROM: u64 = KEYS_MAX / 2;
 /// Status updates of a pod that starts.
 const UPDATES: usize = 3;
