@@ -28,7 +28,8 @@ use support::{block_on, server::Program};
 
 /// How many requests a random run sends when nothing else is asked.
 const QUICK_COUNT: u64 = 3000;
-/// How many requests 3.5.1 is sent: enough to meet every exception.
+/// What 3.5.1 is sent: a seed and a count that meet every exception.
+const VERSION_SEED: u64 = 6;
 const VERSION_COUNT: u64 = 1500;
 /// The seed of the run that is always the same.
 const FIXED_SEED: u64 = 1;
@@ -68,7 +69,7 @@ fn random_requests() {
 fn version_3_5_1_differs_as_listed() {
     block_on(async {
         let mut pair = Pair::start(Program::Etcd351).await;
-        expect_same(pair.run_random(FIXED_SEED, VERSION_COUNT).await);
+        expect_same(pair.run_random(VERSION_SEED, VERSION_COUNT).await);
         let used = pair
             .tally()
             .keys()
