@@ -224,6 +224,8 @@ pub const NET_FLUSH_BYTES: usize = 1 << 20;
 pub const NET_WAKE: usize = 64;
 /// While answers take more memory than they may, connections that stand still for this long are closed.
 pub const NET_SHED_AFTER: std::time::Duration = std::time::Duration::from_secs(1);
+/// Answers of a core that take so much memory are a burst, behind which memory is given back to the system.
+pub const NET_BURST_BYTES: usize = 16 << 20;
 /// Largest output buffer kept by an idle connection.
 pub const NET_SPARE_BYTES: usize = 16 * 1024;
 /// How long a connection that is over waits for its peer to close.

@@ -316,6 +316,7 @@ impl Net {
             }
         }
         self.shed(service, now);
+        self.give_back();
         self.lingering.retain(|(until, stream)| {
             let stays = now < *until;
             if !stays {

@@ -8,7 +8,8 @@
 use super::peer::{Call, Net, Peer};
 use super::protocol::Protocol;
 use super::service::Service;
-use crate::limits::{GRPC_ASSEMBLY_BYTES, NET_SHED_AFTER, NET_WAKE};
+use crate::limits::{GRPC_ASSEMBLY_BYTES, NET_BURST_BYTES, NET_SHED_AFTER, NET_WAKE};
+use crate::reactor::allocator;
 use rustc_hash::FxHashSet;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -26,6 +27,8 @@ pub(super) struct Held {
 #[derive(Default)]
 pub(super) struct Memory {
     pub(super) held: Held,
+    /// The most that answers took since the allocator was last told to give back.
+    answers_peak: usize,
     /// Calls that wait for room in the share, not for their peers, in turn.
     waiting: VecDeque<Call>,
     is_waiting: FxHashSet<Call>,
@@ -125,6 +128,16 @@ impl Net {
             }
         }
         woken
+    }
+
+    /// Has the allocator give back what a burst of answers left behind it.
+    pub(super) fn give_back(&mut self) {
+        let Memory { held, answers_peak, .. } = &mut self.memory;
+        *answers_peak = held.answers.max(*answers_peak);
+        if *answers_peak >= NET_BURST_BYTES && held.answers < *answers_peak / 4 {
+            *answers_peak = held.answers;
+            allocator::give_back();
+        }
     }
 
     /// Closes connections that stand still while answers take more than there is for them, those first that have done
