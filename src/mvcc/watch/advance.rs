@@ -54,11 +54,13 @@ impl Hub {
         let mut work = self.bounds.work;
         let mut batch = std::mem::replace(&mut self.in_step, Batch::new(0, self.bounds));
         let is_idle = loop {
-            if batch.is_fresh() {
+            // What was gathered before the window began anew is no use: the pages may lack what was compacted of it.
+            let is_overtaken = batch.stage() != Stage::Sending && batch.first() < context.view.window.first_main();
+            if batch.is_fresh() || is_overtaken {
                 if batch.first() > revision {
                     break true;
                 }
-                if batch.first() < context.view.window.first_main() {
+                if is_overtaken {
                     self.fall_out_of_step();
                 }
                 batch.restart(batch.first(), revision, self.next_serial);
