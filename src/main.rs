@@ -2,18 +2,19 @@
 
 use ringd::config::{self, Config, ConfigError, parse};
 use ringd::server::logging;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 /// etcd's exit code for a command line it does not understand.
 const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
+    end_on_panic();
     let config = match configure() {
         Ok(Some(config)) => config,
         Ok(None) => return ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("ringd: {error}");
-            eprintln!("Run ringd --help for the flags.");
+            tell(&format!("ringd: {error}\nRun ringd --help for the flags."));
             return ExitCode::from(USAGE);
         }
     };
@@ -25,10 +26,24 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error}");
-            eprintln!("ringd: {error}");
+            tell(&format!("ringd: {error}"));
             ExitCode::FAILURE
         }
     }
+}
+
+/// Says it on standard error, if that takes it: it may be a file on a full disk.
+fn tell(text: &str) {
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// A core that panics takes the member with it, in builds that unwind as well: the others would wait for it for ever.
+fn end_on_panic() {
+    let tell = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        tell(panic);
+        std::process::abort();
+    }));
 }
 
 /// The configuration; `None` when only help or version was asked for.

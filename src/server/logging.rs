@@ -30,7 +30,9 @@ pub fn start(config: &Config) {
             Box::new(std::io::stderr())
         }
     };
+    // Of a line that could not be written it would speak on standard error, and panic if that is on the full disk, too.
     tracing_subscriber::fmt()
+        .log_internal_errors(false)
         .with_max_level(level)
         .with_writer(writer)
         .event_format(Format { json: config.log_json })
