@@ -60,8 +60,12 @@ pub struct Checkpoints {
     store: PageStore,
     pending: Option<Pending>,
     running: Option<Position>,
-    /// Deletions that an earlier checkpoint had no time for.
+    /// Deletions that an earlier checkpoint had no time for, or did not make because it was given up.
     remaining: Vec<RecordId>,
+    /// What the running checkpoint deletes, for one that comes after it if it is given up.
+    deleting: Vec<RecordId>,
+    /// What the running checkpoint writes although it was removed already: for the next one to delete.
+    outdated: Vec<RecordId>,
     /// A cut whose checkpoint was given up: it is part of the next one.
     given_up: Option<Changes>,
     last_at: Duration,
@@ -79,6 +83,8 @@ impl Checkpoints {
             pending: None,
             running: None,
             remaining: Vec::new(),
+            deleting: Vec::new(),
+            outdated: Vec::new(),
             given_up: None,
             last_at: Duration::ZERO,
             began_at: Duration::ZERO,
@@ -114,7 +120,7 @@ impl Checkpoints {
             return true;
         }
         let behind = state.applied_index() > self.store.root().fields().applied_index;
-        behind
+        (behind || !self.remaining.is_empty())
             && (dirty_bytes >= due_bytes
                 || self.remaining.len() >= CHECKPOINT_REMOVED_MAX
                 || now >= self.last_at + CHECKPOINT_INTERVAL)
@@ -185,9 +191,16 @@ impl Checkpoints {
         let stored_main = self.store.root().fields().revision;
         let mut deletes = std::mem::take(&mut self.remaining);
         let removed = changes.removed.iter().map(|(revision, _)| *revision);
-        deletes.extend(removed.filter(|revision| revision.main <= stored_main).map(record_id));
+        // A record that is not stored yet is stored all the same, and deleted by the next checkpoint: deletions go by
+        // revision and this one may not make them all, and of a key whose tombstone is missing an older record, not yet
+        // deleted, would live again at the next start.
+        let (stored, outdated): (Vec<Revision>, Vec<Revision>) =
+            removed.partition(|revision| revision.main <= stored_main);
+        self.outdated = outdated.into_iter().map(record_id).collect();
+        deletes.extend(stored.into_iter().map(record_id));
         deletes.sort_unstable();
         deletes.dedup();
+        self.deleting.clone_from(&deletes);
         let mut trees: BTreeMap<pages::TreeId, pages::TreeUpdates> = BTreeMap::new();
         for update in &changes.updates {
             let value = update.value.clone().map(Bytes::from);
@@ -197,7 +210,7 @@ impl Checkpoints {
             index: changes.applied_index,
             term: changes.applied_term,
         });
-        let records = new_records(changes.window.clone(), stored_main, changes.revision, &changes.removed);
+        let records = new_records(changes.window.clone(), stored_main, changes.revision);
         self.given_up = Some(Changes {
             window: changes.window.clone(),
             ..changes
@@ -219,6 +232,8 @@ impl Checkpoints {
     fn committed(&mut self, commit: Commit, now: Duration) -> Event {
         self.given_up = None;
         self.remaining = commit.remaining_deletes;
+        self.remaining.append(&mut self.outdated);
+        self.deleting = Vec::new();
         self.last_at = now;
         self.failures = 0;
         self.expire_pins(now);
@@ -246,6 +261,8 @@ impl Checkpoints {
 
     fn aborted(&mut self, reason: Aborted, now: Duration) -> Event {
         self.running = None;
+        self.remaining = std::mem::take(&mut self.deleting);
+        self.outdated = Vec::new();
         self.retry_at = now + (CHECKPOINT_RETRY * (1 << self.failures.min(CHECKPOINT_RETRY_DOUBLINGS)));
         self.failures += 1;
         // What readers hold may be what is missing.
@@ -266,40 +283,25 @@ fn record_id(revision: Revision) -> RecordId {
     }
 }
 
-/// The records that the store lacks, without those removed meanwhile. An iterator over an immutable view; the records'
-/// bytes are copied when it gets to them.
-fn new_records(
-    window: WindowView,
-    stored_main: i64,
-    through_main: i64,
-    removed: &[(Revision, bool)],
-) -> impl Iterator<Item = NewRecord> + use<> {
-    let removed: Vec<Revision> = removed
-        .iter()
-        .map(|(revision, _)| *revision)
-        .filter(|revision| revision.main > stored_main)
-        .collect();
+/// The records that the store lacks. An iterator over an immutable view; the records' bytes are copied when it gets to
+/// them.
+fn new_records(window: WindowView, stored_main: i64, through_main: i64) -> impl Iterator<Item = NewRecord> + use<> {
     let mut next = Revision::new(stored_main + 1, 0);
     std::iter::from_fn(move || {
-        loop {
-            let record = window
-                .scan(next)
-                .next()
-                .filter(|record| record.revision.main <= through_main)?;
-            next = Revision::new(record.revision.main, record.revision.sub + 1);
-            if removed.binary_search(&record.revision).is_ok() {
-                continue;
-            }
-            let fields = record.fields();
-            return Some(NewRecord {
-                id: record_id(record.revision),
-                tombstone: record.tombstone,
-                key: Bytes::copy_from_slice(fields.key),
-                create_revision: fields.create_revision,
-                version: fields.version,
-                lease: fields.lease,
-                value: Bytes::copy_from_slice(fields.value),
-            });
-        }
+        let record = window
+            .scan(next)
+            .next()
+            .filter(|record| record.revision.main <= through_main)?;
+        next = Revision::new(record.revision.main, record.revision.sub + 1);
+        let fields = record.fields();
+        Some(NewRecord {
+            id: record_id(record.revision),
+            tombstone: record.tombstone,
+            key: Bytes::copy_from_slice(fields.key),
+            create_revision: fields.create_revision,
+            version: fields.version,
+            lease: fields.lease,
+            value: Bytes::copy_from_slice(fields.value),
+        })
     })
 }
