@@ -246,9 +246,12 @@ impl PageStore {
         }
         // What is moved takes room beyond the reserve until its old pages are free.
         let spare = self.space.available.pages().saturating_sub(self.space.reserve);
-        let start = (highest + 1).saturating_sub(RELOCATE_PAGES.min(spare / 2));
         let (lowest_hole, _) = self.space.available.iter().next()?;
-        (lowest_hole < start && start <= highest).then_some(start)
+        // In a short file that is all there is behind the lowest hole.
+        let start = (highest + 1)
+            .saturating_sub(RELOCATE_PAGES.min(spare / 2))
+            .max(lowest_hole + 1);
+        (start <= highest).then_some(start)
     }
 
     /// Whether a token is one of the store's.

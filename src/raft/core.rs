@@ -97,6 +97,8 @@ pub struct LogCore {
     /// A compaction that could not read a page waits until then.
     pub(super) compaction_retry_at: Duration,
     pub(super) stopping: bool,
+    /// Whether the checkpoint that ends the member was cut. If it is given up, the log holds what it would have stored.
+    last_checkpoint_cut: bool,
 }
 
 impl LogCore {
@@ -135,6 +137,7 @@ impl LogCore {
             compactor: Compactor::new(options.auto_compaction),
             compaction_retry_at: Duration::ZERO,
             stopping: false,
+            last_checkpoint_cut: false,
         }
     }
 
@@ -502,18 +505,18 @@ impl LogCore {
 
     /// Ends in an orderly way, by steps: no proposals are taken from now on, what was proposed is applied, a last
     /// checkpoint is made. Call it after every turn; true when all of that is done.
-    pub fn finish(&mut self, now: Duration) -> bool {
+    pub fn finish(&mut self) -> bool {
         self.stopping = true;
         if !self.is_quiet() || self.checkpoints.is_active() {
             return false;
         }
         let held = self.checkpoints.store().root().fields().applied_index;
-        if held >= self.state.applied_index() || self.applier.no_space {
+        if held >= self.state.applied_index() || self.last_checkpoint_cut {
             return true;
         }
         if self.checkpoints.store().is_idle() {
-            let _ = now;
             self.cut();
+            self.last_checkpoint_cut = true;
         }
         false
     }

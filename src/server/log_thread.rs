@@ -97,7 +97,7 @@ fn serve(
         send_replies(core, ports);
         if stop.load(Ordering::Acquire) {
             let since = *last_checkpoint.get_or_insert(now);
-            if core.finish(now) || now > since + SHUTDOWN_LOG {
+            if core.finish() || now > since + SHUTDOWN_LOG {
                 return Ok(());
             }
         }

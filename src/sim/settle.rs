@@ -147,7 +147,7 @@ impl Run {
     /// An orderly end: everything is in the page store afterwards.
     pub(super) fn finish(&mut self, core: &mut LogCore) -> Result<(), String> {
         for _ in 0..SETTLE_TURNS {
-            if core.finish(self.now()) {
+            if core.finish() {
                 let held = core.pages().root().fields().applied_index;
                 let applied = core.state().applied_index();
                 return if held == applied {

@@ -2,7 +2,7 @@
 
 use super::model::random_batch;
 use super::*;
-use crate::limits::pages::{PAGE_BYTES, RESERVE_PAGES};
+use crate::limits::pages::{PAGE_BYTES, RELOCATE_PAGES, RESERVE_PAGES};
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
@@ -116,18 +116,14 @@ fn space_comes_back_while_serving() {
 }
 
 /// The reserve, too, is behind what is in use in the end, so that a small quota can be got out of.
-#[test]
-fn a_file_smaller_than_its_reserve_shrinks_to_what_is_in_use() {
+/// Fills a file of so many pages, deletes all but the newest records, which are at its end, and gives checkpoints
+/// time to shrink it.
+fn shrinks_to_what_is_in_use(options: Options, pages: u32) {
     let mut disk = MemoryDisk::new();
-    let options = Options {
-        reserve_pages: RESERVE_PAGES,
-        ..options()
-    };
     let mut store = PageStore::create(&mut disk, Path::new(PATH), options).unwrap();
     let mut model = Model::default();
-    // What is in use ends at a quarter of the reserve.
     let mut main = 1;
-    while store.size() < u64::from(RESERVE_PAGES / 4) * PAGE_BYTES as u64 {
+    while store.size() < u64::from(pages) * PAGE_BYTES as u64 {
         let mut batch = Batch::default();
         for _ in 0..100 {
             main += 1;
@@ -136,7 +132,6 @@ fn a_file_smaller_than_its_reserve_shrinks_to_what_is_in_use() {
         store.run(&mut disk, batch.cut()).unwrap().unwrap();
         model.apply(&batch);
     }
-    // What stays is the newest, at the end.
     let batch = Batch {
         deletes: model.records.keys().copied().filter(|id| id.main < main - 50).collect(),
         ..Batch::default()
@@ -151,6 +146,20 @@ fn a_file_smaller_than_its_reserve_shrinks_to_what_is_in_use() {
     assert_sound(&mut disk, &store, &model);
     let in_use = store.size_in_use();
     assert!(store.size() < 2 * in_use, "{in_use} bytes are in use of {sizes:?}");
+}
+
+#[test]
+fn a_file_smaller_than_its_reserve_shrinks_to_what_is_in_use() {
+    let options = Options {
+        reserve_pages: RESERVE_PAGES,
+        ..options()
+    };
+    shrinks_to_what_is_in_use(options, RESERVE_PAGES / 4);
+}
+
+#[test]
+fn a_file_shorter_than_what_one_checkpoint_moves_shrinks_to_what_is_in_use() {
+    shrinks_to_what_is_in_use(options(), RELOCATE_PAGES / 4);
 }
 
 #[test]
