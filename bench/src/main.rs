@@ -4,6 +4,7 @@
 mod load;
 mod scenario;
 mod watch;
+mod wire;
 
 use hdrhistogram::serialization::{Serializer, V2Serializer};
 use load::{Report, process, series};

@@ -8,28 +8,18 @@
 use super::fields::Fields;
 use super::recipe::{Accept, Call, Recipe};
 use super::reply::Reply;
-use ringd::http::HeaderList;
-use ringd::http::frame::{FrameHeader, HEADER_LENGTH, PREFACE, flag, kind, setting};
-use ringd::http::hpack::Decoder;
-use std::io::{self, ErrorKind, Read, Write};
+use crate::wire::{INITIAL_WINDOW, LAST_STREAM, PREFIX_LENGTH, TABLE_BYTES, Wire, message_length, write_prefix};
+use ringd::http::frame::{FrameHeader, HEADER_LENGTH, flag, kind, setting};
+use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 const INPUT_BYTES: usize = 256 << 10;
-/// What a reply may have, and what all replies may have before the next WINDOW_UPDATE is due.
+/// What a reply may have.
 const STREAM_WINDOW: u32 = 0x7fff_ffff;
-const CONNECTION_WINDOW: u32 = 1 << 30;
-/// The windows a connection starts with, RFC 9113 §6.9.2.
-const INITIAL_WINDOW: i64 = 65_535;
 /// The longest DATA frame every server takes, §6.5.2.
 const FRAME_BYTES: usize = 16_384;
-const TABLE_BYTES: usize = 4096;
-const LIST_BYTES: usize = 16 << 10;
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Stream numbers end at 2^31; a run that gets near is stopped.
-const LAST_STREAM: u32 = 0x7fff_fff0;
-/// Bytes of a gRPC message's prefix: not compressed, then the length.
-const PREFIX_LENGTH: usize = 5;
 
 /// A place for one call at a time. A long stream keeps its place.
 #[derive(Clone, Default)]
@@ -63,13 +53,7 @@ pub struct Finished {
 }
 
 pub struct Connection {
-    socket: TcpStream,
-    input: Box<[u8]>,
-    filled: usize,
-    output: Vec<u8>,
-    written: usize,
-    decoder: Decoder,
-    list: HeaderList,
+    wire: Wire,
     /// Trailers that said OK and only read the decoder's table; forgotten when the table is written.
     known_good: Vec<u8>,
     fields: Fields,
@@ -79,7 +63,6 @@ pub struct Connection {
     stream_window: i64,
     streams_max: usize,
     table_bytes: u32,
-    received: u32,
     next_stream: u32,
     slots: Vec<Slot>,
     free: Vec<usize>,
@@ -90,33 +73,24 @@ pub struct Connection {
 impl Connection {
     /// Connects, and waits for the server's settings. `methods` is how many recipes its calls may have.
     pub fn open(address: SocketAddr, methods: usize, streams: usize) -> io::Result<Self> {
-        let socket = TcpStream::connect(address)?;
-        socket.set_nodelay(true)?;
-        socket.set_read_timeout(Some(HANDSHAKE))?;
+        let wire = Wire::connect(address, INPUT_BYTES, STREAM_WINDOW)?;
+        wire.socket().set_read_timeout(Some(HANDSHAKE))?;
         let mut connection = Self {
-            socket,
-            input: vec![0; INPUT_BYTES].into(),
-            filled: 0,
-            output: Vec::with_capacity(INPUT_BYTES),
-            written: 0,
-            decoder: Decoder::new(TABLE_BYTES),
-            list: HeaderList::new(LIST_BYTES),
+            wire,
             known_good: Vec::with_capacity(64),
             fields: Fields::new(address.to_string(), methods, TABLE_BYTES as u32),
             started: false,
             settled: false,
-            send_window: INITIAL_WINDOW,
-            stream_window: INITIAL_WINDOW,
+            send_window: INITIAL_WINDOW.into(),
+            stream_window: INITIAL_WINDOW.into(),
             streams_max: streams,
             table_bytes: TABLE_BYTES as u32,
-            received: 0,
             next_stream: 1,
             slots: vec![Slot::default(); streams],
             free: (0..streams).rev().collect(),
             in_flight: 0,
             complaints: 0,
         };
-        connection.greet();
         connection.flush()?;
         while !connection.settled {
             connection.receive(&mut |_| ())?;
@@ -125,44 +99,22 @@ impl Connection {
         if connection.table_bytes < TABLE_BYTES as u32 {
             connection.fields = Fields::new(address.to_string(), methods, connection.table_bytes);
         }
-        connection.socket.set_nonblocking(true)?;
+        connection.wire.socket().set_nonblocking(true)?;
         Ok(connection)
     }
 
-    fn greet(&mut self) {
-        self.output.extend_from_slice(PREFACE);
-        let settings = [(setting::ENABLE_PUSH, 0), (setting::INITIAL_WINDOW_SIZE, STREAM_WINDOW)];
-        self.frame(kind::SETTINGS, 0, settings.len() * 6);
-        for (id, value) in settings {
-            self.output.extend_from_slice(&id.to_be_bytes());
-            self.output.extend_from_slice(&value.to_be_bytes());
-        }
-        self.grant(CONNECTION_WINDOW - INITIAL_WINDOW as u32);
-    }
-
-    /// Starts a frame of the connection itself.
-    fn frame(&mut self, kind: u8, flags: u8, length: usize) {
-        FrameHeader {
-            length,
-            kind,
-            flags,
-            stream: 0,
-        }
-        .write(&mut self.output);
-    }
-
-    fn grant(&mut self, bytes: u32) {
-        self.frame(kind::WINDOW_UPDATE, 0, 4);
-        self.output.extend_from_slice(&bytes.to_be_bytes());
-    }
-
     pub fn socket(&self) -> &TcpStream {
-        &self.socket
+        self.wire.socket()
     }
 
     /// Whether bytes wait for the socket to take them.
     pub fn has_output(&self) -> bool {
-        self.written < self.output.len()
+        self.wire.has_output()
+    }
+
+    /// Writes what the socket takes.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.wire.flush()
     }
 
     /// The slot that the next call gets, if it may start now, by the streams and the windows.
@@ -183,16 +135,17 @@ impl Connection {
         assert_eq!(self.free.pop(), Some(slot), "the slot is the free one");
         let fresh = self.slots[slot].stream == 0;
         if fresh {
-            let start = self.output.len();
-            self.output.resize(start + HEADER_LENGTH, 0);
-            self.fields.write(&mut self.output, call.recipe, recipe.path);
+            let output = &mut self.wire.output;
+            let start = output.len();
+            output.resize(start + HEADER_LENGTH, 0);
+            self.fields.write(output, call.recipe, recipe.path);
             let header = FrameHeader {
-                length: self.output.len() - start - HEADER_LENGTH,
+                length: output.len() - start - HEADER_LENGTH,
                 kind: kind::HEADERS,
                 flags: flag::END_HEADERS,
                 stream: self.next_stream,
             };
-            patch(&mut self.output[start..], header);
+            output[start..start + HEADER_LENGTH].copy_from_slice(&header.bytes());
         }
         let place = &mut self.slots[slot];
         if fresh {
@@ -210,14 +163,9 @@ impl Connection {
             self.send_rest(slot);
             return;
         }
-        let header = FrameHeader {
-            length,
-            kind: kind::DATA,
-            flags: if recipe.streaming { 0 } else { flag::END_STREAM },
-            stream: place.stream,
-        };
-        header.write(&mut self.output);
-        write_message(&mut self.output, recipe, &call, stamp);
+        let flags = if recipe.streaming { 0 } else { flag::END_STREAM };
+        self.wire.frame(kind::DATA, flags, place.stream, length);
+        write_message(&mut self.wire.output, recipe, &call, stamp);
         place.window -= length as i64;
         self.send_window -= length as i64;
     }
@@ -236,14 +184,9 @@ impl Connection {
             }
             let (part, behind) = rest.split_at(length);
             let last = behind.is_empty() && !place.streaming;
-            let header = FrameHeader {
-                length,
-                kind: kind::DATA,
-                flags: if last { flag::END_STREAM } else { 0 },
-                stream: place.stream,
-            };
-            header.write(&mut self.output);
-            self.output.extend_from_slice(part);
+            let flags = if last { flag::END_STREAM } else { 0 };
+            self.wire.frame(kind::DATA, flags, place.stream, length);
+            self.wire.output.extend_from_slice(part);
             place.window -= length as i64;
             self.send_window -= length as i64;
             rest = behind;
@@ -252,57 +195,21 @@ impl Connection {
         place.rest.drain(..sent);
     }
 
-    /// Writes what the socket takes.
-    pub fn flush(&mut self) -> io::Result<()> {
-        while self.has_output() {
-            match self.socket.write(&self.output[self.written..]) {
-                Ok(count) => self.written += count,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        self.output.clear();
-        self.written = 0;
-        Ok(())
-    }
-
     /// Reads once and tells `done` of every call that ended.
     pub fn receive(&mut self, done: &mut impl FnMut(Finished)) -> io::Result<()> {
-        let count = match self.socket.read(&mut self.input[self.filled..]) {
-            Ok(0) => {
-                return Err(io::Error::new(
-                    ErrorKind::UnexpectedEof,
-                    "the server closed the connection",
-                ));
-            }
-            Ok(count) => count,
-            Err(error) if error.kind() == ErrorKind::Interrupted => return Ok(()),
+        let Some(mut input) = self.wire.read()? else {
             // While the connection is opened the socket blocks, and this is its time that ran out.
-            Err(error) if error.kind() == ErrorKind::WouldBlock && self.settled => return Ok(()),
-            Err(error) => return Err(error),
-        };
-        self.filled += count;
-        let now = Instant::now();
-        let input = std::mem::take(&mut self.input);
-        let mut rest = &input[..self.filled];
-        let mut result = Ok(());
-        while let Some((header, behind)) = rest.split_first_chunk::<HEADER_LENGTH>() {
-            let header = FrameHeader::parse(header);
-            let Some((payload, behind)) = behind.split_at_checked(header.length) else {
-                break;
+            return match self.settled {
+                true => Ok(()),
+                false => Err(io::Error::new(ErrorKind::TimedOut, "the server sent no settings")),
             };
-            result = self.handle(header, payload, now, done);
-            if result.is_err() {
-                break;
-            }
-            rest = behind;
+        };
+        let now = Instant::now();
+        while let Some((header, payload)) = input.next() {
+            self.handle(header, payload, now, done)?;
         }
-        let (start, length) = (self.filled - rest.len(), rest.len());
-        self.input = input;
-        self.input.copy_within(start..start + length, 0);
-        self.filled = length;
-        result
+        self.wire.put_back(input);
+        Ok(())
     }
 
     fn handle(
@@ -327,8 +234,7 @@ impl Connection {
             kind::RST_STREAM => self.finish(header.stream, false, now, done),
             kind::SETTINGS if !header.has(flag::ACK) => self.settings(payload),
             kind::PING if !header.has(flag::ACK) => {
-                self.frame(kind::PING, flag::ACK, payload.len());
-                self.output.extend_from_slice(payload);
+                self.wire.answer_ping(payload);
                 Ok(())
             }
             kind::WINDOW_UPDATE => self.window_update(header.stream, i64::from(number(payload)? & 0x7fff_ffff)),
@@ -360,11 +266,7 @@ impl Connection {
 
     #[inline]
     fn data(&mut self, stream: u32, payload: &[u8], now: Instant, done: &mut impl FnMut(Finished)) {
-        self.received += payload.len() as u32;
-        if self.received > CONNECTION_WINDOW / 2 {
-            self.grant(self.received);
-            self.received = 0;
-        }
+        self.wire.take_from_window(payload.len());
         let Some(slot) = self.slots.iter().position(|slot| slot.stream == stream) else {
             return;
         };
@@ -373,8 +275,7 @@ impl Connection {
             && let Some((prefix, message)) = payload.split_first_chunk::<PREFIX_LENGTH>()
         {
             place.reply = Reply::parse(message);
-            let length = u32::from_be_bytes([prefix[1], prefix[2], prefix[3], prefix[4]]);
-            place.length = PREFIX_LENGTH as u64 + u64::from(length);
+            place.length = (PREFIX_LENGTH + message_length(prefix)) as u64;
         }
         place.bytes += payload.len() as u64;
         if place.streaming && place.began.is_some() && place.bytes >= place.length {
@@ -390,8 +291,8 @@ impl Connection {
             return Ok(true);
         }
         self.known_good.clear();
-        self.decoder.decode(block, &mut self.list).map_err(io::Error::other)?;
-        let good = self.list.get("grpc-status") == Some(b"0");
+        self.wire.decode(block)?;
+        let good = self.wire.list.get("grpc-status") == Some(b"0");
         if trailers && reads_only && good {
             self.known_good.extend_from_slice(block);
         }
@@ -407,11 +308,7 @@ impl Connection {
         if self.complaints > 3 {
             return;
         }
-        let fields = self.list.iter();
-        let text: String = fields
-            .map(|(name, value)| format!(" {}: {}", name.escape_ascii(), value.escape_ascii()))
-            .collect();
-        eprintln!("ringd-bench: a call failed:{text}");
+        eprintln!("ringd-bench: a call failed:{}", self.wire.fields());
     }
 
     #[inline]
@@ -472,7 +369,7 @@ impl Connection {
             ));
         }
         self.settled = true;
-        self.frame(kind::SETTINGS, flag::ACK, 0);
+        self.wire.acknowledge_settings();
         Ok(())
     }
 }
@@ -484,17 +381,9 @@ fn number(bytes: &[u8]) -> io::Result<u32> {
     Ok(u32::from_be_bytes(*bytes))
 }
 
-/// Puts a frame's header into the place left for it.
-fn patch(place: &mut [u8], header: FrameHeader) {
-    place[..3].copy_from_slice(&(header.length as u32).to_be_bytes()[1..]);
-    place[3..5].copy_from_slice(&[header.kind, header.flags]);
-    place[5..HEADER_LENGTH].copy_from_slice(&header.stream.to_be_bytes());
-}
-
 /// Appends a gRPC message.
 #[inline]
 fn write_message(out: &mut Vec<u8>, recipe: &Recipe, call: &Call, stamp: u64) {
-    out.push(0);
-    out.extend_from_slice(&(recipe.length() as u32).to_be_bytes());
+    write_prefix(out, recipe.length());
     recipe.write(out, call, stamp);
 }

@@ -4,8 +4,8 @@
 //! call is made. Open loop: calls are due at a fixed rate, whatever the server does, and latency counts from the moment
 //! a call was due, so that a server that stalls is charged for every call that had to wait (no coordinated omission).
 
-mod connection;
-mod fields;
+pub mod connection;
+pub mod fields;
 pub mod process;
 mod ready;
 pub mod recipe;
@@ -100,7 +100,7 @@ struct Run<'a> {
 /// Runs the load.
 pub fn run(options: &Options, workload: &mut dyn Workload) -> io::Result<Report> {
     let recipes = workload.recipes().to_vec();
-    let revision = revision(options)?;
+    let revision = revision(options.address)?;
     let mut connections = (0..options.connections)
         .map(|_| Connection::open(options.address, recipes.len(), options.streams))
         .collect::<io::Result<Vec<_>>>()?;
@@ -121,7 +121,7 @@ pub fn run(options: &Options, workload: &mut dyn Workload) -> io::Result<Report>
         exhausted: false,
     };
     let (from, to) = run.drive(&mut connections)?;
-    let after = self::revision(options)?;
+    let after = self::revision(options.address)?;
     Ok(Report {
         measured: to.good - from.good,
         bytes: to.bytes - from.bytes,
@@ -141,9 +141,9 @@ pub fn run(options: &Options, workload: &mut dyn Workload) -> io::Result<Report>
 }
 
 /// The store's revision, from the header of a get.
-fn revision(options: &Options) -> io::Result<i64> {
+pub fn revision(address: SocketAddr) -> io::Result<i64> {
     let recipe = Recipe::count();
-    let mut connection = Connection::open(options.address, 1, 1)?;
+    let mut connection = Connection::open(address, 1, 1)?;
     let mut ready = Ready::new()?;
     ready.add(connection.socket().as_fd(), 0)?;
     connection.start(0, &recipe, recipe::Call::default(), 0, Instant::now());

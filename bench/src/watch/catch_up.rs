@@ -1,8 +1,9 @@
 //! Watches that start at the first revision: how fast a server reads its history back to them.
 
 use super::streams::Streams;
-use super::{Options, SILENCE, await_any, revision};
+use super::{Options, SILENCE, await_any};
 use crate::load::process::{self, cpu_time};
+use crate::load::revision;
 use ringd::proto::etcdserverpb::WatchCreateRequest;
 use serde_json::json;
 use std::io;
@@ -10,10 +11,9 @@ use std::time::{Duration, Instant};
 
 /// Runs it, and prints what was seen.
 pub(super) fn run(options: &Options) -> io::Result<()> {
-    let newest = revision(options.address)?;
+    let newest = revision(options.address)? as u64;
     let server_cpu = || options.process.map(cpu_time).transpose();
     let (began, cpu) = (Instant::now(), server_cpu()?);
-    let authority = options.address.to_string();
     let mut watching = Vec::new();
     for _ in 0..options.connections {
         let mut connection = Streams::open(options.address)?;
@@ -25,7 +25,7 @@ pub(super) fn run(options: &Options) -> io::Result<()> {
                 prev_kv: options.prev_kv,
                 ..Default::default()
             };
-            connection.watch(&authority, vec![watch; options.watches]);
+            connection.watch(vec![watch; options.watches]);
         }
         watching.push(connection);
     }

@@ -8,10 +8,11 @@ mod catch_up;
 mod event;
 mod streams;
 
+use crate::load::connection::Connection;
 use crate::load::process::{self, cpu_time};
+use crate::load::recipe::{Call, Recipe, key_of};
 use hdrhistogram::Histogram;
-use prost::Message;
-use ringd::proto::etcdserverpb::{PutRequest, RangeRequest, RangeResponse, WatchCreateRequest};
+use ringd::proto::etcdserverpb::WatchCreateRequest;
 use serde_json::json;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -162,13 +163,15 @@ struct Mark {
 
 struct Load<'a> {
     options: &'a Options,
-    writer: Streams,
-    authority: String,
+    put: Recipe,
+    writer: Connection,
     watching: Vec<Streams>,
     /// Watches of each key.
     fan_out: u64,
     began: Instant,
+    /// Puts that were made, and that were acknowledged.
     started: u64,
+    done: u64,
     events: u64,
     latency_ns: Histogram<u64>,
 }
@@ -179,19 +182,19 @@ impl Load<'_> {
         let watches = options.connections * options.streams * options.watches;
         let mut load = Load {
             options,
-            writer: Streams::open(options.address)?,
-            authority: options.address.to_string(),
+            put: Recipe::put(options.value_bytes),
+            writer: Connection::open(options.address, 1, WRITES)?,
             watching: Vec::new(),
             fan_out: watches as u64 / options.keys,
             began: Instant::now(),
             started: 0,
+            done: 0,
             events: 0,
             latency_ns: Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3).map_err(io::Error::other)?,
         };
         for _ in 0..options.connections {
             load.watching.push(Streams::open(options.address)?);
         }
-        let authority = load.authority.clone();
         let mut asked = 0;
         for _ in 0..options.streams {
             for connection in 0..options.connections {
@@ -200,7 +203,7 @@ impl Load<'_> {
                     prev_kv: options.prev_kv,
                     ..Default::default()
                 });
-                load.watching[connection].watch(&authority, watches.collect());
+                load.watching[connection].watch(watches.collect());
                 asked += options.watches;
                 load.await_created(asked.saturating_sub(CREATING))?;
             }
@@ -234,7 +237,7 @@ impl Load<'_> {
             if to.is_none() && now - self.began >= warm_up + self.options.measured {
                 to = Some(self.mark(now)?);
             }
-            let all_came = self.writer.answered == self.started && self.events == self.started * self.fan_out;
+            let all_came = self.done == self.started && self.events == self.started * self.fan_out;
             if let (Some(from), Some(to), true) = (from, to, all_came) {
                 return Ok((from, to));
             }
@@ -264,19 +267,13 @@ impl Load<'_> {
                 .saturating_sub(self.events)
                 .div_ceil(self.fan_out);
             let is_deep = self.options.rate == 0.0 && outstanding >= self.options.depth;
-            let mut value = vec![b'v'; self.options.value_bytes];
-            value[..8].copy_from_slice(&(due.as_nanos() as u64).to_le_bytes());
-            let put = PutRequest {
-                key: key_of(self.started % self.options.keys).into(),
-                value: value.into(),
-                ..Default::default()
+            let slot = self.writer.free_slot(self.put.length()).filter(|_| !is_deep);
+            let Some(slot) = slot else { return Ok(SILENCE) };
+            let call = Call {
+                key: self.started % self.options.keys,
+                ..Call::default()
             };
-            let message = put.encode_to_vec();
-            let is_full = self.started - self.writer.answered >= WRITES as u64;
-            if is_deep || is_full || !self.writer.may_call(message.len()) {
-                return Ok(SILENCE);
-            }
-            self.writer.call("/etcdserverpb.KV/Put", &self.authority, &message)?;
+            self.writer.start(slot, &self.put, call, due.as_nanos() as u64, now);
             self.started += 1;
         }
     }
@@ -292,7 +289,15 @@ impl Load<'_> {
         let polled = await_any(sockets.chain(watching), wait)?;
         let readable = |polled: &libc::pollfd| polled.revents & !libc::POLLOUT != 0;
         if polled.first().is_some_and(readable) {
-            self.writer.receive(&mut |_| ())?;
+            let (mut good, mut bad) = (0, 0);
+            self.writer.receive(&mut |put| match put.good {
+                true => good += 1,
+                false => bad += 1,
+            })?;
+            self.done += good;
+            if bad > 0 {
+                return Err(io::Error::other(format!("{bad} puts failed")));
+            }
         }
         for (connection, _) in self
             .watching
@@ -314,7 +319,7 @@ impl Load<'_> {
     fn mark(&self, at: Instant) -> io::Result<Mark> {
         Ok(Mark {
             at,
-            puts: self.writer.answered,
+            puts: self.done,
             events: self.events,
             server_cpu: self.options.process.map(cpu_time).transpose()?,
             client_cpu: cpu_time(std::process::id())?,
@@ -345,31 +350,6 @@ impl Load<'_> {
             "failed": 0,
         }))
     }
-}
-
-/// The key with this number.
-fn key_of(number: u64) -> Vec<u8> {
-    format!("/bench/watch/{number:09}").into_bytes()
-}
-
-/// The store's revision.
-fn revision(address: SocketAddr) -> io::Result<u64> {
-    let mut connection = Streams::open(address)?;
-    let range = RangeRequest {
-        key: key_of(0).into(),
-        ..Default::default()
-    };
-    connection.call("/etcdserverpb.KV/Range", &address.to_string(), &range.encode_to_vec())?;
-    while connection.answered == 0 {
-        connection.flush()?;
-        await_any(std::iter::once((connection.socket(), connection.has_output())), SILENCE)?;
-        connection.receive(&mut |_| ())?;
-    }
-    let response = RangeResponse::decode(connection.reply()).map_err(io::Error::other)?;
-    let header = response
-        .header
-        .ok_or_else(|| io::Error::other("a range without a header"))?;
-    Ok(header.revision as u64)
 }
 
 /// Waits until a socket has something, takes something if it is to, or the time is over.
