@@ -6,12 +6,12 @@ use super::service::{Api, Caller};
 use super::tasks::{Ended, Task};
 use crate::grpc::Status;
 use crate::limits::API_SLICE_ROWS;
+use crate::mvcc::record::KeyValueView;
 use crate::mvcc::revision::Revision;
 use crate::mvcc::view::View;
 use crate::net::Net;
 use crate::pages::{RecordId, RecordScan, Scanned, TreeId, TreeScan};
 use crate::proto::etcdserverpb::{HashKvRequest, HashKvResponse, HashRequest, HashResponse};
-use crate::raft::fields;
 use crate::reactor::serve;
 use crate::state::depth::decode;
 use crate::state::hash::{BackendHasher, KvHash, KvHasher};
@@ -90,7 +90,7 @@ impl Task {
                 .retry(view, |cache| {
                     scan.step(&view.pages, cache, API_SLICE_ROWS, |record| {
                         buffer.clear();
-                        fields(&record).encode(&mut buffer);
+                        KeyValueView::of_stored(&record).encode(&mut buffer);
                         let revision = Revision::new(record.id.main, record.id.sub);
                         go_on = visit(revision, record.tombstone, record.key, &buffer);
                         if go_on {

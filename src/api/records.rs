@@ -9,7 +9,6 @@ use crate::mvcc::record::KeyValueView;
 use crate::mvcc::revision::Revision;
 use crate::mvcc::view::View;
 use crate::pages::{Corrupt, PageAddress, PageCache, ReadFailure, Record, RecordId, RecordScan};
-use crate::raft::fields;
 use crate::reactor::serve::PageFileReader;
 use bytes::Bytes;
 use std::cell::{RefCell, RefMut};
@@ -230,7 +229,7 @@ impl<'v> Records<'v> {
         for revision in revisions {
             let record = pages.record(self.view, revision).await?;
             let mut bytes = Vec::new();
-            fields(&record.view()).encode(&mut bytes);
+            KeyValueView::of_stored(&record.view()).encode(&mut bytes);
             self.fetched.insert(revision, bytes.into());
         }
         Ok(())

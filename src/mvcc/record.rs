@@ -4,6 +4,7 @@
 //! (fields in number order, zero values left out), so that HashKV equals etcd's for equal history. A tombstone's
 //! stored value holds the key alone.
 
+use crate::pages::RecordView;
 use bytes::BufMut;
 
 /// The fields of an `mvccpb.KeyValue`, borrowed from its encoded bytes.
@@ -24,6 +25,29 @@ pub struct KeyValueView<'a> {
 }
 
 impl<'a> KeyValueView<'a> {
+    /// A record of the page store as an event shows it (a deletion: key and revision), or a live one as `prev_kv` does.
+    pub fn of_event(record: &RecordView<'a>) -> KeyValueView<'a> {
+        KeyValueView {
+            key: record.key,
+            create_revision: record.create_revision,
+            mod_revision: record.id.main,
+            version: record.version,
+            value: record.value,
+            lease: record.lease,
+        }
+    }
+
+    /// A record of the page store as the window and etcd's database hold it: of a tombstone the key alone.
+    pub fn of_stored(record: &RecordView<'a>) -> KeyValueView<'a> {
+        match record.tombstone {
+            true => KeyValueView {
+                key: record.key,
+                ..Default::default()
+            },
+            false => KeyValueView::of_event(record),
+        }
+    }
+
     /// Bytes that `encode` will write.
     pub fn encoded_length(&self) -> usize {
         bytes_length(self.key)

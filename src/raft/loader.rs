@@ -156,26 +156,8 @@ impl Loader {
 /// The stored form of a record: the encoded `KeyValue`, of a tombstone the key alone.
 pub fn stored_bytes(record: &crate::pages::RecordView<'_>) -> Bytes {
     let mut bytes = Vec::new();
-    fields(record).encode(&mut bytes);
+    KeyValueView::of_stored(record).encode(&mut bytes);
     bytes.into()
-}
-
-/// A page store record's fields as `KeyValue` stores them.
-pub fn fields<'a>(record: &crate::pages::RecordView<'a>) -> KeyValueView<'a> {
-    if record.tombstone {
-        return KeyValueView {
-            key: record.key,
-            ..Default::default()
-        };
-    }
-    KeyValueView {
-        key: record.key,
-        create_revision: record.create_revision,
-        mod_revision: record.id.main,
-        version: record.version,
-        value: record.value,
-        lease: record.lease,
-    }
 }
 
 impl Loader {

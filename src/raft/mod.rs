@@ -21,7 +21,7 @@ mod restore;
 pub mod storage;
 mod waiters;
 
-pub use loader::{fields, stored_bytes};
+pub use loader::stored_bytes;
 
 #[cfg(test)]
 mod tests;

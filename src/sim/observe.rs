@@ -12,7 +12,7 @@ use crate::mvcc::view::View;
 use crate::pages::{PageAddress, PageCache, ReadFailure, RecordId, RecordScan, Root, Scanned};
 use crate::proto::etcdserverpb::AlarmType;
 use crate::raft::core::LogCore;
-use crate::raft::{fields, stored_bytes};
+use crate::raft::stored_bytes;
 use crate::state::hash::KvHasher;
 use crate::state::range::Readable;
 use crate::state::read::for_each;
@@ -97,7 +97,7 @@ impl<'a> Reader<'a> {
             while self.pages(&view.pages, |cache| {
                 scan.step(&view.pages, cache, 1000, |record| {
                     let mut bytes = Vec::new();
-                    fields(&record).encode(&mut bytes);
+                    KeyValueView::of_stored(&record).encode(&mut bytes);
                     let revision = Revision::new(record.id.main, record.id.sub);
                     found.push((revision, record.tombstone, Bytes::from(bytes)));
                     ControlFlow::Continue(())

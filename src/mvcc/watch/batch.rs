@@ -9,7 +9,7 @@
 //! The batch holds copies, so no view is pinned between calls. Each record is encoded once, and a second time with its
 //! previous record if some watch wants that.
 
-use super::change::{Body, Change, Previous, event_fields};
+use super::change::{Body, Change, Previous};
 use super::message::put_event;
 use super::set::WatchSet;
 use super::watch::Watch;
@@ -308,7 +308,7 @@ impl Batch {
                 tombstone: record.tombstone,
                 key: record.key,
                 previous: Previous::Searched,
-                body: Body::Fields(event_fields(&record)),
+                body: Body::Fields(KeyValueView::of_event(&record)),
             };
             self.look(&change, search.set, search.watches, search.work, search.steps)
         });
@@ -508,7 +508,7 @@ impl Batch {
                 _ if before < history.compact_revision() => return Ok(()),
                 None => return Err(HistoryFailure::Lost(revision)),
                 Some(record) if record.view().tombstone => return Ok(()),
-                Some(record) => event_fields(&record.view()).encode(&mut self.scratch),
+                Some(record) => KeyValueView::of_event(&record.view()).encode(&mut self.scratch),
             }
         }
         let (tombstone, start) = (self.events[event].tombstone, self.bytes.len());

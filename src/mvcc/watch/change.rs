@@ -2,7 +2,6 @@
 
 use crate::mvcc::record::KeyValueView;
 use crate::mvcc::revision::Revision;
-use crate::pages::RecordView;
 
 /// Where the previous record of an event is.
 #[derive(Clone, Copy)]
@@ -35,17 +34,5 @@ impl Change<'_> {
             Body::Fields(fields) => fields.create_revision,
         };
         !self.tombstone && created == self.revision.main
-    }
-}
-
-/// The KeyValue of a stored record as an event shows it, or of a live one as `prev_kv` does.
-pub(super) fn event_fields<'a>(record: &RecordView<'a>) -> KeyValueView<'a> {
-    KeyValueView {
-        key: record.key,
-        create_revision: record.create_revision,
-        mod_revision: record.id.main,
-        version: record.version,
-        value: record.value,
-        lease: record.lease,
     }
 }
