@@ -91,9 +91,7 @@ impl Grant {
         self.bytes += bytes;
         Grown::Yes
     }
-}
 
-impl Grant {
     /// Gives back all but `bytes`.
     pub fn shrink(&mut self, bytes: usize) {
         let given = self.bytes.saturating_sub(bytes);
