@@ -66,6 +66,54 @@ pub enum Operation {
     List { path: PathBuf },
 }
 
+impl Operation {
+    /// Its name, as errors and rules for faults have it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Operation::Open { .. } => "open",
+            Operation::Close { .. } => "close",
+            Operation::Read { .. } => "read",
+            Operation::Write { .. } => "write",
+            Operation::Sync { .. } => "sync",
+            Operation::Allocate { .. } => "allocate",
+            Operation::PunchHole { .. } => "punch hole",
+            Operation::Truncate { .. } => "truncate",
+            Operation::Rename { .. } => "rename",
+            Operation::Remove { .. } => "remove",
+            Operation::CreateDirectory { .. } => "create directory",
+            Operation::SyncDirectory { .. } => "sync directory",
+            Operation::List { .. } => "list",
+        }
+    }
+
+    /// The open file it is about, if it is not about a name.
+    pub fn file(&self) -> Option<FileId> {
+        match self {
+            Operation::Close { file }
+            | Operation::Read { file, .. }
+            | Operation::Write { file, .. }
+            | Operation::Sync { file }
+            | Operation::Allocate { file, .. }
+            | Operation::PunchHole { file, .. }
+            | Operation::Truncate { file, .. } => Some(*file),
+            _ => None,
+        }
+    }
+
+    /// The name it is about, if it is not about an open file.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Operation::Rename { from: path, .. }
+            | Operation::Open { path, .. }
+            | Operation::Remove { path }
+            | Operation::CreateDirectory { path }
+            | Operation::SyncDirectory { path }
+            | Operation::List { path } => Some(path),
+            _ => None,
+        }
+    }
+}
+
 /// What a successful operation brings back.
 #[derive(Debug)]
 pub enum Outcome {
@@ -170,6 +218,34 @@ pub trait Disk {
             Outcome::Read { buffer, length } => Ok((buffer, length)),
             other => unreachable!("read answered {other:?}"),
         }
+    }
+
+    /// Makes a file with these contents, or replaces it: written under the name `temporary`, synced, then renamed.
+    /// The name is durable after a `SyncDirectory`, which is the caller's.
+    fn create_whole(&mut self, path: &Path, temporary: &Path, buffer: AlignedBuffer) -> Result<(), DiskError> {
+        let leftover = temporary.to_path_buf();
+        match self.call(Operation::Remove { path: leftover }) {
+            Err(error) if !error.is_not_found() => return Err(error),
+            _ => {}
+        }
+        let (file, _) = self.open(temporary, OpenMode::CreateNew)?;
+        for operation in [
+            Operation::Write {
+                file,
+                offset: 0,
+                buffer,
+                durable: false,
+            },
+            Operation::Sync { file },
+            Operation::Close { file },
+            Operation::Rename {
+                from: temporary.to_path_buf(),
+                to: path.to_path_buf(),
+            },
+        ] {
+            self.call(operation)?;
+        }
+        Ok(())
     }
 
     /// `call(List)`.

@@ -16,7 +16,7 @@
 
 use super::disk::{Completion, Disk, DiskError, FileId, Operation, Outcome};
 use super::medium::{Change, Medium, NameChange, Random};
-use super::volume::{Contents, InodeId, Volume, errno, operation_name};
+use super::volume::{Contents, InodeId, Volume, errno};
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -304,7 +304,7 @@ impl FaultyDisk {
         };
         Event {
             token,
-            operation: operation_name(operation),
+            operation: operation.name(),
             path: self.volume.path_of(operation),
             offset,
             length,

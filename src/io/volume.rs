@@ -298,29 +298,14 @@ impl Volume {
 
     /// The path an operation is about, for errors and records.
     pub fn path_of(&self, operation: &Operation) -> PathBuf {
-        match operation {
-            Operation::Open { path, .. }
-            | Operation::Remove { path }
-            | Operation::CreateDirectory { path }
-            | Operation::SyncDirectory { path }
-            | Operation::List { path } => path.clone(),
-            Operation::Rename { from, .. } => from.clone(),
-            Operation::Close { file }
-            | Operation::Read { file, .. }
-            | Operation::Write { file, .. }
-            | Operation::Sync { file }
-            | Operation::Allocate { file, .. }
-            | Operation::PunchHole { file, .. }
-            | Operation::Truncate { file, .. } => self
-                .handles
-                .get(file)
-                .map_or_else(|| PathBuf::from("(closed file)"), |handle| handle.path.clone()),
-        }
+        let handle = operation.file().and_then(|file| self.handles.get(&file));
+        let path = operation.path().or(handle.map(|handle| handle.path.as_path()));
+        path.unwrap_or(Path::new("(closed file)")).to_path_buf()
     }
 
     /// Runs one operation. Syncs succeed and do nothing.
     pub fn run(&mut self, operation: Operation) -> Result<Outcome, DiskError> {
-        let name = operation_name(&operation);
+        let name = operation.name();
         let path = self.path_of(&operation);
         self.try_run(operation).map_err(|source| DiskError {
             operation: name,
@@ -489,25 +474,6 @@ impl Volume {
 /// A system error by its number.
 pub fn errno(number: i32) -> io::Error {
     io::Error::from_raw_os_error(number)
-}
-
-/// The name of an operation as used in `DiskError` and in fault rules.
-pub fn operation_name(operation: &Operation) -> &'static str {
-    match operation {
-        Operation::Open { .. } => "open",
-        Operation::Close { .. } => "close",
-        Operation::Read { .. } => "read",
-        Operation::Write { .. } => "write",
-        Operation::Sync { .. } => "sync",
-        Operation::Allocate { .. } => "allocate",
-        Operation::PunchHole { .. } => "punch hole",
-        Operation::Truncate { .. } => "truncate",
-        Operation::Rename { .. } => "rename",
-        Operation::Remove { .. } => "remove",
-        Operation::CreateDirectory { .. } => "create directory",
-        Operation::SyncDirectory { .. } => "sync directory",
-        Operation::List { .. } => "list",
-    }
 }
 
 fn assert_aligned(offset: u64, buffer: &AlignedBuffer) {

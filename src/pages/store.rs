@@ -118,13 +118,6 @@ impl PageStore {
         let mut name = path.as_os_str().to_owned();
         name.push(".creating");
         let temporary = PathBuf::from(name);
-        match disk.call(Operation::Remove {
-            path: temporary.clone(),
-        }) {
-            Err(error) if !error.is_not_found() => return Err(fail(error)),
-            _ => {}
-        }
-        let (file, _) = disk.open(&temporary, OpenMode::CreateNew).map_err(fail)?;
         let mut buffer = AlignedBuffer::zeroed(FIRST_DATA_PAGE as usize * PAGE_BYTES);
         let trees = [TreeRef::default(); TREE_COUNT];
         let fields = StateFields::default();
@@ -136,22 +129,7 @@ impl PageStore {
             free_list: None,
         };
         meta.encode(&mut buffer[..PAGE_BYTES]);
-        for operation in [
-            Operation::Write {
-                file,
-                offset: 0,
-                buffer,
-                durable: false,
-            },
-            Operation::Sync { file },
-            Operation::Close { file },
-            Operation::Rename {
-                from: temporary,
-                to: path.to_path_buf(),
-            },
-        ] {
-            disk.call(operation).map_err(fail)?;
-        }
+        disk.create_whole(path, &temporary, buffer).map_err(fail)?;
         Self::open(disk, path, options)
     }
 

@@ -108,36 +108,12 @@ fn is_guard<D: Disk>(disk: &mut D, path: &Path) -> Result<bool, DiskError> {
 
 /// Makes the guard, durable under its name before this returns.
 fn make_guard<D: Disk>(disk: &mut D, snap: &Path) -> Result<(), DiskError> {
-    let temporary = snap.join(GUARD_TEMPORARY);
-    let path = temporary.clone();
-    match disk.call(Operation::Remove { path }) {
-        Err(error) if !error.is_not_found() => return Err(error),
-        _ => {}
-    }
     let text = [GUARD_MARK, GUARD_TEXT].concat();
     let mut buffer = AlignedBuffer::zeroed(GUARD_BYTES);
     buffer[..text.len()].copy_from_slice(text.as_bytes());
-    let (file, _) = disk.open(&temporary, OpenMode::CreateNew)?;
-    for operation in [
-        Operation::Write {
-            file,
-            offset: 0,
-            buffer,
-            durable: false,
-        },
-        Operation::Sync { file },
-        Operation::Close { file },
-        Operation::Rename {
-            from: temporary,
-            to: snap.join(GUARD_FILE),
-        },
-        Operation::SyncDirectory {
-            path: snap.to_path_buf(),
-        },
-    ] {
-        disk.call(operation)?;
-    }
-    Ok(())
+    disk.create_whole(&snap.join(GUARD_FILE), &snap.join(GUARD_TEMPORARY), buffer)?;
+    let path = snap.to_path_buf();
+    disk.call(Operation::SyncDirectory { path }).map(|_| ())
 }
 
 /// Makes the names of the directories durable, at every start: the one that made them may have died before it did.

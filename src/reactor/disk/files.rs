@@ -69,16 +69,7 @@ impl FileTable {
 
     /// The file an operation is about, if it names one. A closed id is a caller's bug.
     pub(in crate::reactor) fn resolve(&self, operation: &Operation) -> Option<Arc<OpenFile>> {
-        let id = match operation {
-            Operation::Close { file }
-            | Operation::Read { file, .. }
-            | Operation::Write { file, .. }
-            | Operation::Sync { file }
-            | Operation::Allocate { file, .. }
-            | Operation::PunchHole { file, .. }
-            | Operation::Truncate { file, .. } => *file,
-            _ => return None,
-        };
+        let id = operation.file()?;
         let file = self.files.get(id.0 as usize);
         assert!(file.is_some(), "{operation:?}: the file is not open");
         file.cloned()

@@ -1,7 +1,8 @@
 //! What a disk remembers about an operation in flight: who asked, what for, since when.
 
-use super::files::OpenFile;
-use crate::io::disk::{DiskError, FileId, Operation};
+use super::blocking::Finished;
+use super::files::{FileTable, OpenFile};
+use crate::io::disk::{Completion, DiskError, FileId, Operation, Outcome};
 use crate::reactor::stall;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -29,7 +30,7 @@ pub(super) struct Pending {
     pub(super) name: &'static str,
     pub(super) subject: Subject,
     /// The file that is forgotten when the operation has completed.
-    pub(super) closes: Option<FileId>,
+    closes: Option<FileId>,
     pub(super) since: Instant,
 }
 
@@ -41,8 +42,14 @@ impl Pending {
         };
         Pending {
             token,
-            name: name_of(operation),
-            subject: file.map_or_else(|| Subject::Path(path_of(operation)), Subject::File),
+            name: match operation {
+                Operation::Write { durable: true, .. } => "durable write",
+                _ => operation.name(),
+            },
+            subject: match file {
+                Some(file) => Subject::File(file),
+                None => Subject::Path(operation.path().unwrap_or(Path::new("")).to_path_buf()),
+            },
             closes,
             since: Instant::now(),
         }
@@ -56,6 +63,26 @@ impl Pending {
         }
     }
 
+    /// What came of it on a helper thread; the files of the disk learn of one that was opened or closed.
+    pub(super) fn complete(&self, result: io::Result<Finished>, files: &mut FileTable) -> Completion {
+        self.report_stall();
+        if let Some(id) = self.closes {
+            files.remove(id);
+        }
+        let result = match result {
+            Ok(Finished::Outcome(outcome)) => Ok(outcome),
+            Ok(Finished::Opened(file, length)) => Ok(Outcome::Opened {
+                file: files.insert(file),
+                length,
+            }),
+            Err(source) => Err(self.error(source)),
+        };
+        Completion {
+            token: self.token,
+            result,
+        }
+    }
+
     /// Tells the stall watch if the operation took too long.
     pub(super) fn report_stall(&self) {
         stall::report(self.since.elapsed(), &self.label());
@@ -63,36 +90,5 @@ impl Pending {
 
     pub(super) fn label(&self) -> String {
         format!("{} of {}", self.name, self.subject.path().display())
-    }
-}
-
-fn name_of(operation: &Operation) -> &'static str {
-    match operation {
-        Operation::Open { .. } => "open",
-        Operation::Close { .. } => "close",
-        Operation::Read { .. } => "read",
-        Operation::Write { durable: false, .. } => "write",
-        Operation::Write { durable: true, .. } => "durable write",
-        Operation::Sync { .. } => "sync",
-        Operation::Allocate { .. } => "allocate",
-        Operation::PunchHole { .. } => "punch hole",
-        Operation::Truncate { .. } => "truncate",
-        Operation::Rename { .. } => "rename",
-        Operation::Remove { .. } => "remove",
-        Operation::CreateDirectory { .. } => "create directory",
-        Operation::SyncDirectory { .. } => "sync directory",
-        Operation::List { .. } => "list",
-    }
-}
-
-fn path_of(operation: &Operation) -> PathBuf {
-    match operation {
-        Operation::Rename { from: path, .. }
-        | Operation::Open { path, .. }
-        | Operation::Remove { path }
-        | Operation::CreateDirectory { path }
-        | Operation::SyncDirectory { path }
-        | Operation::List { path } => path.clone(),
-        _ => PathBuf::new(),
     }
 }

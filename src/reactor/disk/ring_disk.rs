@@ -5,12 +5,12 @@
 //! completions, helpers, mailboxes and a time-out.
 
 use super::DiskOptions;
-use super::blocking::{self, Finished, Job, PUNCH_HOLE, Progress};
+use super::blocking::{self, Job, PUNCH_HOLE, Progress};
 use super::files::{FileTable, OpenFile};
 use super::pending::Pending;
 use super::workers::Workers;
 use crate::io::buffer::AlignedBuffer;
-use crate::io::disk::{Completion, Disk, DiskError, Operation, Outcome};
+use crate::io::disk::{Completion, Disk, Operation, Outcome};
 use crate::limits::{DISK_CONTINUATIONS, LOG_RING_ENTRIES};
 use crate::reactor::{Doorbell, ring};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
@@ -307,26 +307,8 @@ impl RingDisk {
     fn collect_helpers(&mut self) {
         while let Some((key, result)) = self.workers.next_report() {
             let pending = self.in_flight.remove(key).pending;
-            pending.report_stall();
-            let result = self.finish(&pending, result);
-            self.ready.push_back(Completion {
-                token: pending.token,
-                result,
-            });
+            self.ready.push_back(pending.complete(result, &mut self.files));
         }
-    }
-
-    fn finish(&mut self, pending: &Pending, result: io::Result<Finished>) -> Result<Outcome, DiskError> {
-        if let Some(id) = pending.closes {
-            self.files.remove(id);
-        }
-        Ok(match result.map_err(|source| pending.error(source))? {
-            Finished::Outcome(outcome) => outcome,
-            Finished::Opened(file, length) => Outcome::Opened {
-                file: self.files.insert(file),
-                length,
-            },
-        })
     }
 }
 

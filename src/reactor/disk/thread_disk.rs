@@ -1,11 +1,11 @@
 //! A disk of blocking system calls on a few threads: `pwritev2(RWF_DSYNC)` for durable writes. Needs no io_uring.
 
 use super::DiskOptions;
-use super::blocking::{Finished, Job};
+use super::blocking::Job;
 use super::files::FileTable;
 use super::pending::Pending;
 use super::workers::Workers;
-use crate::io::disk::{Completion, Disk, DiskError, Operation, Outcome};
+use crate::io::disk::{Completion, Disk, Operation};
 use crate::reactor::Doorbell;
 use slab::Slab;
 use std::collections::VecDeque;
@@ -61,26 +61,8 @@ impl ThreadDisk {
     fn collect(&mut self) {
         while let Some((key, result)) = self.workers.next_report() {
             let pending = self.in_flight.remove(key);
-            pending.report_stall();
-            let result = self.finish(&pending, result);
-            self.ready.push_back(Completion {
-                token: pending.token,
-                result,
-            });
+            self.ready.push_back(pending.complete(result, &mut self.files));
         }
-    }
-
-    fn finish(&mut self, pending: &Pending, result: io::Result<Finished>) -> Result<Outcome, DiskError> {
-        if let Some(id) = pending.closes {
-            self.files.remove(id);
-        }
-        Ok(match result.map_err(|source| pending.error(source))? {
-            Finished::Outcome(outcome) => outcome,
-            Finished::Opened(file, length) => Outcome::Opened {
-                file: self.files.insert(file),
-                length,
-            },
-        })
     }
 }
 
