@@ -343,8 +343,8 @@ impl Client {
         Ok(())
     }
 
-    /// Whether one of its watches gets events already, so that progress requests are answered.
+    /// Whether it has watches and all get events already, so that progress requests are answered.
     pub fn has_started(&self, revision: i64) -> bool {
-        self.watches.values().any(|watch| watch.start <= revision)
+        !self.watches.is_empty() && self.watches.values().all(|watch| watch.start <= revision)
     }
 }

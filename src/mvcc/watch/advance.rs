@@ -396,7 +396,7 @@ impl Hub {
             };
             let (stream, fragment) = (watch.stream, watch.options.fragment);
             if let Some(stream) = self.streams.get_mut(&stream) {
-                stream.newest = stream.newest.max(send.last);
+                stream.told = stream.told.max(send.last);
             }
             self.send_in_pieces(stream, head, fragment, batch, batch.parts(&send), context);
         }
@@ -450,7 +450,7 @@ impl Hub {
 
     /// Tells progress to the watches of the streams whose time has come.
     fn tick<H, S: WatchSink>(&mut self, now: Duration, context: &mut Context<'_, H, S>) {
-        let sent = self.groups[IN_STEP].next - 1;
+        let sent = self.sent_in_step();
         while let Some((due, id)) = self.ticks.first().copied().filter(|(due, _)| *due <= now) {
             self.ticks.remove(&(due, id));
             let stream = self.streams.get_mut(&id).expect("ticks are of open streams");
@@ -464,8 +464,10 @@ impl Hub {
             for number in stream.notified.clone() {
                 let watch = &mut self.watches[number as usize];
                 let was_quiet = std::mem::replace(&mut watch.quiet, true);
-                let is_behind = watch.start <= sent && watch.place == Place::Group(IN_STEP);
-                if was_quiet && is_behind && context.sink.can_send(id) {
+                // One that was made, or was sent an event, behind what all in step have been sent would go back.
+                let is_there = watch.start <= sent && watch.next <= sent + 1;
+                let is_in_step = watch.place == Place::Group(IN_STEP);
+                if was_quiet && is_there && is_in_step && context.sink.can_send(id) {
                     self.counters.notifications += 1;
                     self.send_progress(id, Some(number), sent, context.view, context.sink);
                 }
@@ -475,52 +477,59 @@ impl Hub {
 
     /// Answers the streams that asked for progress.
     fn answer_progress<H, S: WatchSink>(&mut self, context: &mut Context<'_, H, S>) {
-        let sent = self.groups[IN_STEP].next - 1;
+        let in_step = self.sent_in_step();
         for id in self.asking.clone() {
-            let lowest = self.sent_to_all(id, sent);
             let stream = self.streams.get_mut(&id).expect("only open streams ask");
-            if sent < *stream.due.get_or_insert(context.view.revision) {
+            if in_step < *stream.due.get_or_insert(context.view.revision) {
                 continue;
             }
-            let Some(lowest) = lowest else {
-                // Nothing on it has started: etcd stays silent, too.
-                (stream.asked, stream.due) = (0, None);
-                self.asking.remove(&id);
+            let has_begun = stream.begin(in_step);
+            let Some(lowest) = self.sent_to_all(id).filter(|_| has_begun) else {
+                // No watch, or one that has not begun: etcd stays silent, too.
+                self.stop_asking(id);
                 continue;
             };
-            // A watch made since the last answer may be further back: then the answer waits for it. So it does for one
-            // that lags behind an event of another watch: to Kubernetes the stream would go back in time.
-            if lowest < stream.answered.max(stream.newest) {
-                continue;
-            }
-            while self.streams[&id].asked > 0 && context.sink.can_send(id) {
+            // A watch that lags behind what the stream was told holds the answer back: to Kubernetes it would go back
+            // in time.
+            while self.streams[&id].is_asking_behind(lowest) && context.sink.can_send(id) {
                 self.send_progress(id, None, lowest, context.view, context.sink);
                 let stream = self.streams.get_mut(&id).expect("looked up before");
-                stream.answered = lowest;
                 stream.asked -= 1;
             }
-            let stream = self.streams.get_mut(&id).expect("looked up before");
-            if stream.asked == 0 {
-                stream.due = None;
-                self.asking.remove(&id);
+            if self.streams[&id].asked == 0 {
+                self.stop_asking(id);
             }
         }
     }
 
-    /// The lowest revision that every started watch of the stream has been sent; `None` when there is none. Those in
-    /// step have been sent `in_step`.
-    fn sent_to_all(&self, id: StreamId, in_step: i64) -> Option<i64> {
+    fn stop_asking(&mut self, id: StreamId) {
+        let stream = self.streams.get_mut(&id).expect("only open streams ask");
+        (stream.asked, stream.due) = (0, None);
+        self.asking.remove(&id);
+    }
+
+    /// The revision up to which all watches in step have been sent everything.
+    fn sent_in_step(&self) -> i64 {
+        self.groups[IN_STEP].next - 1
+    }
+
+    /// The lowest revision up to which every watch of the stream has been sent everything; `None` when it has none.
+    ///
+    /// It is never above what the watches in step have been sent, not even when all watches of the stream that have
+    /// begun are further: one in step may begin in between, and be due the events from there on.
+    fn sent_to_all(&self, id: StreamId) -> Option<i64> {
         let stream = self.streams.get(&id)?;
-        let lagging = stream.lagging.iter().filter_map(|number| {
+        let mut watches = stream.watches.values().map(|number| &self.watches[*number as usize]);
+        if !watches.any(|watch| watch.place != Place::Canceled) {
+            return None;
+        }
+        let lagging = stream.lagging.iter().map(|number| {
             let watch = &self.watches[*number as usize];
-            let sent = match watch.place {
+            match watch.place {
                 Place::Group(group) => self.groups[group].next.max(watch.next) - 1,
                 Place::Parked | Place::Canceled => watch.next - 1,
-            };
-            (watch.start <= sent.max(in_step)).then_some(sent)
+            }
         });
-        let mut others = stream.watches.values().map(|number| &self.watches[*number as usize]);
-        let has_in_step = others.any(|watch| watch.place == Place::Group(IN_STEP) && watch.start <= in_step);
-        lagging.chain(has_in_step.then_some(in_step)).min()
+        Some(lagging.fold(self.sent_in_step(), i64::min))
     }
 }

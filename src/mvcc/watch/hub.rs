@@ -242,6 +242,7 @@ impl Hub {
             chosen => chosen,
         };
         let start = request.start_revision;
+        let begins = if start == 0 { view.revision } else { start };
         let lags = start != 0 && start <= view.revision;
         let number = self.watches.insert(Watch {
             stream: id,
@@ -256,6 +257,11 @@ impl Hub {
         }) as u32;
         self.next_serial += 1;
         stream.watches.insert(watch_id, number);
+        if begins <= view.revision {
+            stream.told = stream.told.max(begins);
+        } else {
+            stream.future.insert((begins, number));
+        }
         if request.options.progress_notify {
             stream.notified.insert(number);
             if stream.tick.is_none() {
@@ -286,6 +292,7 @@ impl Hub {
             return;
         };
         stream.notified.remove(&number);
+        stream.future.remove(&(self.watches[number as usize].start, number));
         self.leave(number);
         self.watches.remove(number as usize);
         let canceled = Head {
@@ -298,7 +305,8 @@ impl Hub {
     }
 
     /// Takes a `WatchProgressRequest`; the answer comes with an `advance`, behind the events that are due. It waits for
-    /// watches that lag behind the last answer or behind an event sent to another watch of the stream.
+    /// watches that lag behind the last answer, behind an event or notification sent to another watch of the stream, or
+    /// behind where another began. There is none while a watch of the stream has not begun, as in etcd.
     pub fn request_progress(&mut self, id: StreamId) {
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.asked = (stream.asked + 1).min(WATCH_PROGRESS_REQUESTS);
@@ -389,7 +397,10 @@ impl Hub {
     ) {
         self.leave(number);
         let watch = &self.watches[number as usize];
-        let (stream, watch_id) = (watch.stream, watch.id);
+        let (stream, watch_id, start) = (watch.stream, watch.id, watch.start);
+        if let Some(stream) = self.streams.get_mut(&stream) {
+            stream.future.remove(&(start, number));
+        }
         let canceled = Head {
             watch_id,
             canceled: true,
@@ -403,7 +414,7 @@ impl Hub {
     /// Sends progress up to `revision`.
     pub(super) fn send_progress(
         &mut self,
-        stream: StreamId,
+        id: StreamId,
         watch: Option<u32>,
         revision: i64,
         view: &View,
@@ -415,7 +426,10 @@ impl Hub {
             revision,
             ..Head::default()
         };
-        self.send(stream, progress, view, sink);
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.told = stream.told.max(revision);
+        }
+        self.send(id, progress, view, sink);
     }
 
     /// Sends a message without events.

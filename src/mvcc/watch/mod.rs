@@ -10,11 +10,13 @@
 //! Per watch: events in revision order, each once, none left out unless the watch is canceled; the events of one main
 //! revision in one message, or in fragments if the watch asked for them; a message's header names a revision that is at
 //! least every revision in it. A progress message with revision R comes after every event up to R that the watch (or
-//! with watch id -1 every started watch of the stream) has to see. Semantics are those of etcd 3.7
+//! with watch id -1 every watch of the stream) has to see. Semantics are those of etcd 3.7
 //! (`server/etcdserver/api/v3rpc/watch.go`, `server/storage/mvcc/watchable_store.go`) with one exception: manual
-//! progress is answered although watches lag, with the lowest revision that all have been sent. Answers of a stream
-//! never go back, and none is below an event that the stream was sent: kube-apiserver takes each as the revision of its
-//! whole cache and does not look whether it was further already. An answer that would be waits until it is not.
+//! progress is answered although watches lag, with the lowest revision that all have been sent. No progress takes a
+//! watch back: answers of a stream never go back, and none is below an event or a notification that the stream was
+//! sent, or below the start of one of its watches. kube-apiserver takes each as the revision of its whole cache and does
+//! not look whether it was further already. An answer that would be waits until it is not; while a watch of the stream
+//! has not begun there is none, as in etcd since 3.6.2.
 //!
 //! # Use
 //!

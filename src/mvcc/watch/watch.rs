@@ -99,10 +99,10 @@ pub(super) struct Stream {
     pub asked: u32,
     /// The store's revision when the first of them was looked at: events up to it go before the answer.
     pub due: Option<i64>,
-    /// The last answer.
-    pub answered: i64,
-    /// The newest event sent.
-    pub newest: i64,
+    /// No answer may be below it: the newest event, notification or answer sent, and where its watches began.
+    pub told: i64,
+    /// Watches that begin at a revision to come, by that: while there are any, no request is answered.
+    pub future: BTreeSet<(i64, u32)>,
     /// Time between two ticks.
     pub interval: Duration,
     /// The first tick.
@@ -119,6 +119,20 @@ impl Stream {
         }
         self.next_id += 1;
         self.next_id - 1
+    }
+
+    /// The watches in step have been sent everything up to `sent`. Returns whether all watches have begun.
+    pub fn begin(&mut self, sent: i64) -> bool {
+        while let Some((start, number)) = self.future.first().copied().filter(|(start, _)| *start <= sent) {
+            self.future.remove(&(start, number));
+            self.told = self.told.max(start);
+        }
+        self.future.is_empty()
+    }
+
+    /// Whether it has asked for progress and `revision` is an answer.
+    pub fn is_asking_behind(&self, revision: i64) -> bool {
+        self.asked > 0 && revision >= self.told
     }
 
     /// The first tick after `now`.

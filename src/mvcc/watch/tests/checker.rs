@@ -1,5 +1,5 @@
 //! What a client may rely on, checked message by message against the plain list of all records: each watch gets every
-//! event of its span from its start on, in order, once, a main revision at a time; no progress runs ahead.
+//! event of its span from its start on, in order, once, a main revision at a time; no progress runs ahead or goes back.
 
 use super::*;
 use crate::mvcc::interval::RangeEnd;
@@ -34,6 +34,19 @@ impl Known {
             0 => self.asked.revision + 1,
             start => start,
         }
+    }
+
+    /// No progress below it is told: the start that it asked for, or the store's revision when it asked for none.
+    fn begins(&self) -> i64 {
+        match self.asked.start {
+            0 => self.asked.revision,
+            start => start,
+        }
+    }
+
+    /// Whether everything from its start on may be there already.
+    pub fn has_begun(&self, revision: i64) -> bool {
+        self.begins() <= revision
     }
 
     /// The events that have to come next.
@@ -100,6 +113,9 @@ impl Known {
         {
             return Err(format!("progress {revision} is ahead of {record:?}"));
         }
+        if revision < self.seen.max(self.begins()) {
+            return Err(format!("progress {revision} goes back: {self:?}"));
+        }
         self.seen = self.seen.max(revision);
         Ok(())
     }
@@ -110,7 +126,7 @@ impl Known {
 pub struct Checker {
     asked: BTreeMap<StreamId, VecDeque<Asked>>,
     pub watches: BTreeMap<(StreamId, i64), Known>,
-    /// The last progress or event of a stream.
+    /// The newest progress, notification or event of a stream.
     progress: BTreeMap<StreamId, i64>,
     /// How much was seen, so that a test can tell that it tests something.
     pub events: usize,
@@ -175,6 +191,8 @@ impl Checker {
         }
         if response.events.is_empty() {
             self.progresses += 1;
+            let told = self.progress.entry(stream).or_default();
+            *told = header.max(*told);
             return known.take_progress(world, header);
         }
         self.events += response.events.len();

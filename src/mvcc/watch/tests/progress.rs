@@ -151,3 +151,70 @@ fn manual_progress_does_not_go_behind_an_event() {
         [32]
     );
 }
+
+/// Every event up to a progress answer comes before it, and no answer is behind what the stream was told before.
+fn check_answers(sent: &[WatchResponse]) {
+    let (mut told, mut newest) = (0, 0);
+    for one in sent {
+        match (one.watch_id, &mains(one)[..]) {
+            (-1, _) => {
+                assert!(header(one) >= told, "{} after {told}: {sent:?}", header(one));
+                (told, newest) = (header(one), header(one));
+            }
+            (_, []) => told = told.max(header(one)),
+            (_, events) => {
+                assert!(events[0] > newest, "{events:?} after progress {newest}: {sent:?}");
+                told = told.max(events[events.len() - 1]);
+            }
+        }
+    }
+}
+
+/// The watch from the future begins at 4, which the one that lags is sent before those in step are.
+#[test]
+fn manual_progress_is_not_ahead_of_a_watch_that_begins() {
+    let mut setup = Setup::new();
+    setup.hub = small_hub(1);
+    setup.hub.open(1, T0);
+    setup.hub.open(2, T0);
+    let every_key = CreateRequest {
+        range_end: b"\0",
+        ..key("a")
+    };
+    let view = setup.world.view();
+    setup.hub.create(2, every_key, &view, T0, &mut setup.sink);
+    setup.create(from("e", 4));
+    setup.world.write(&[put("a", "1")]);
+    setup.create(from("a", 1));
+    setup.hub.request_progress(1);
+    let many: Vec<_> = (0..19).map(|number| put(&format!("m{number:02}"), "many")).collect();
+    setup.world.write(&many);
+    setup.world.step(&mut setup.hub, &mut setup.sink, T0);
+    setup.world.write(&[delete("a"), put("d", "1"), put("e", "1")]);
+    let sent = setup.settle();
+    check_answers(&sent);
+}
+
+/// The watch in step was notified; the broadcast answer reaches it, too.
+#[test]
+fn manual_progress_does_not_go_behind_a_notification() {
+    let mut setup = Setup::new();
+    let options = WatchOptions {
+        progress_notify: true,
+        ..WatchOptions::default()
+    };
+    setup.create(CreateRequest { options, ..key("a") });
+    for value in 0..20 {
+        setup.world.write(&[put("b", &value.to_string())]);
+    }
+    let tick = setup.hub.next_tick().unwrap();
+    let mut sent = setup.settle_at(tick);
+    setup.world.checkpoint(20);
+    assert_eq!(
+        sent.iter().map(|one| (one.watch_id, header(one))).collect::<Vec<_>>(),
+        [(0, 21)]
+    );
+    setup.create(from("b", 2));
+    sent.extend(setup.progress());
+    check_answers(&sent);
+}
