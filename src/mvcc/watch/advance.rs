@@ -514,9 +514,7 @@ impl Hub {
     }
 
     /// The lowest revision up to which every watch of the stream has been sent everything; `None` when it has none.
-    ///
-    /// It is never above what the watches in step have been sent, not even when all watches of the stream that have
-    /// begun are further: one in step may begin in between, and be due the events from there on.
+    /// Never above what the watches in step have been sent, even if those of the stream are all further.
     fn sent_to_all(&self, id: StreamId) -> Option<i64> {
         let stream = self.streams.get(&id)?;
         let mut watches = stream.watches.values().map(|number| &self.watches[*number as usize]);

@@ -191,8 +191,11 @@ fn manual_progress_is_not_ahead_of_a_watch_that_begins() {
     setup.world.write(&many);
     setup.world.step(&mut setup.hub, &mut setup.sink, T0);
     setup.world.write(&[delete("a"), put("d", "1"), put("e", "1")]);
-    let sent = setup.settle();
+    let mut sent = setup.settle();
+    assert!(sent.iter().all(|one| one.watch_id != -1 || header(one) >= 4));
+    sent.extend(setup.progress());
     check_answers(&sent);
+    assert_eq!(sent.last().map(|one| (one.watch_id, header(one))), Some((-1, 4)));
 }
 
 /// The watch in step was notified; the broadcast answer reaches it, too.
