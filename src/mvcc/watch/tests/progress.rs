@@ -221,3 +221,28 @@ fn manual_progress_does_not_go_behind_a_notification() {
     sent.extend(setup.progress());
     check_answers(&sent);
 }
+
+/// A watch that was made when the store was further than what those in step have been sent is not told that.
+#[test]
+fn a_notification_does_not_go_behind_the_creation() {
+    let mut setup = Setup::new();
+    setup.hub = small_hub(1);
+    setup.hub.open(1, T0);
+    setup.create(from("m", 0));
+    for value in 0..30 {
+        setup.world.write(&[put("m", &value.to_string())]);
+    }
+    let options = WatchOptions {
+        progress_notify: true,
+        ..WatchOptions::default()
+    };
+    let created = setup.create(CreateRequest { options, ..key("a") });
+    let tick = setup.hub.next_tick().unwrap();
+    assert!(setup.world.step(&mut setup.hub, &mut setup.sink, tick), "there is more");
+    let sent = setup.sink.take(1);
+    assert!(sent.iter().all(|one| one.watch_id == 0), "{sent:?}");
+    setup.settle();
+    let sent = setup.settle_at(tick * 2);
+    let notified = sent.iter().map(|one| (one.watch_id, header(one)));
+    assert_eq!(notified.collect::<Vec<_>>(), [(1, header(&created))]);
+}
