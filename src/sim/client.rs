@@ -1,6 +1,6 @@
 //! A client that watches, and holds what it gets against what happened: each of its watches gets every event of its
 //! keys from its start on, once, in order, a main revision at a time, over restarts of the member too; no progress is
-//! ahead of an event that is still to come.
+//! ahead of an event that is still to come, and none goes back.
 
 use super::load::Profile;
 use super::model::{Model, Record};
@@ -156,6 +156,9 @@ impl Watched {
         {
             return Err(format!("was told progress {revision}, which is ahead of {record:?}"));
         }
+        if revision < self.start || self.seen.is_some_and(|seen| revision < seen) {
+            return Err(format!("was told progress {revision}, which takes it back"));
+        }
         self.seen = self.seen.map(|seen| seen.max(revision));
         Ok(())
     }
@@ -203,7 +206,7 @@ pub struct Client {
     pub asked: VecDeque<Watched>,
     /// Ids whose end was asked for.
     pub canceling: Vec<i64>,
-    /// The last progress of the whole stream, or event before it.
+    /// The newest progress or event that its stream was told.
     floor: i64,
 }
 
@@ -270,6 +273,7 @@ impl Client {
             watch
                 .take_progress(now, revision)
                 .map_err(|reason| format!("{watch:?} {reason}"))?;
+            self.floor = self.floor.max(revision);
             return Ok(Taken::Nothing);
         }
         watch.partial.extend(response.events);
@@ -322,7 +326,7 @@ impl Client {
         Ok(Taken::Progress)
     }
 
-    /// The last progress of the whole stream that it was told, or event behind it.
+    /// The newest progress or event that its stream was told.
     pub fn floor(&self) -> i64 {
         self.floor
     }
