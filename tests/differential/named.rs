@@ -504,6 +504,36 @@ fn fragmented_watches() {
     });
 }
 
+/// While a watch of a stream waits for a revision to come, no progress request of the stream is answered.
+#[test]
+fn progress_waits_for_a_watch_from_the_future() {
+    block_on(async {
+        let mut pair = Pair::start(Program::subject()).await;
+        expect_same(pair.check(etcd::PUT, &etcd::put("k", "2")).await);
+        let request = etcd::create_watch(pb::WatchCreateRequest {
+            key: "k".into(),
+            start_revision: 4,
+            watch_id: 1,
+            ..Default::default()
+        });
+        for stream in pair.streams() {
+            stream.wait_for_progress(2).await.expect("progress");
+            stream.create(&request).await.expect("a watch");
+        }
+        expect_same(pair.check(etcd::PUT, &etcd::put("k", "3")).await);
+        for stream in pair.streams() {
+            let told = stream.ask_progress(Duration::from_millis(300)).await;
+            assert_eq!(told, Ok(2), "the watch has not begun");
+        }
+        expect_same(pair.check(etcd::PUT, &etcd::put("k", "4")).await);
+        for stream in pair.streams() {
+            stream.wait_for_progress(4).await.expect("progress");
+            let seen = stream.take_seen();
+            assert!(matches!(&seen[&1][..], [Seen::Event(event)] if event.kv.as_ref().unwrap().mod_revision == 4));
+        }
+    });
+}
+
 /// A watch whose past was compacted away ends with the compaction's revision; one that starts far ahead waits.
 #[test]
 fn watches_from_odd_revisions() {

@@ -139,6 +139,13 @@ impl Watching {
         self.receive_until(Instant::now() + time, i64::MAX).await
     }
 
+    /// Asks for progress once and returns the last answer that there is after `time`, which may be an older one.
+    pub async fn ask_progress(&mut self, time: Duration) -> Result<i64, String> {
+        self.send(&etcd::request_progress())?;
+        self.settle(time).await?;
+        Ok(self.progress)
+    }
+
     /// How many responses were fragments that others followed.
     pub fn fragments(&self) -> u64 {
         self.fragment_count

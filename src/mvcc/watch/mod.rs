@@ -14,9 +14,9 @@
 //! (`server/etcdserver/api/v3rpc/watch.go`, `server/storage/mvcc/watchable_store.go`) with one exception: manual
 //! progress is answered although watches lag, with the lowest revision that all have been sent. No progress takes a
 //! watch back: answers of a stream never go back, and none is below an event or a notification that the stream was
-//! sent, or below the start of one of its watches. kube-apiserver takes each as the revision of its whole cache and does
-//! not look whether it was further already. An answer that would be waits until it is not; while a watch of the stream
-//! has not begun there is none, as in etcd since 3.6.2.
+//! sent, or below the start of one of its watches. kube-apiserver takes each as the revision of its whole cache and
+//! does not look whether it was further already. An answer that would be waits until it is not; while a watch of the
+//! stream has not begun there is none, as in etcd since 3.6.2.
 //!
 //! # Use
 //!
