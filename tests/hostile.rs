@@ -132,13 +132,33 @@ fn survives(name: &str, stored: u64, attack: impl FnOnce(&Server)) {
 
 /// A few requests, so that what a server allocates once is there.
 fn warm_up(server: &Server) {
+    put_many(server, 500, |number| format!("warm{number}"), 1000);
+}
+
+/// Puts values of `bytes` bytes, one after the other.
+fn put_many(server: &Server, count: u32, key: impl Fn(u32) -> String, bytes: usize) {
     block_on(async {
         let channel = Channel::connect(&server.address()).await.expect("a connection");
-        for number in 0..500 {
-            let put = etcd::put(format!("warm{number}"), vec![1; 1000]);
+        for number in 0..count {
+            let put = etcd::put(key(number), vec![7; bytes]);
             let _: pb::PutResponse = channel.call(etcd::PUT, &put).await.expect("a put");
         }
     });
+}
+
+/// Grants `count` leases, from id 1 on, 500 at a time.
+async fn grant_many(channel: &Channel, count: i64, ttl: i64) {
+    for first in (1..=count).step_by(500) {
+        let grants = (first..first + 500).map(|id| {
+            let channel = channel.clone();
+            let request = pb::LeaseGrantRequest { id, ttl };
+            async move {
+                let granted: Result<pb::LeaseGrantResponse, _> = channel.call(etcd::LEASE_GRANT, &request).await;
+                granted.expect("a lease");
+            }
+        });
+        futures::future::join_all(grants).await;
+    }
 }
 
 /// Waits until descriptors and memory are as before, or the time for that is over.
@@ -165,6 +185,26 @@ fn call(path: &str) -> Vec<(&[u8], &[u8])> {
         (b"content-type", b"application/grpc"),
         (b"te", b"trailers"),
     ]
+}
+
+/// The frames of a unary call.
+fn unary(stream: u32, path: &str, message: &[u8]) -> Vec<u8> {
+    let mut bytes = frames::header_frames(stream, &call(path), false);
+    bytes.extend(frames::frame(
+        frames::DATA,
+        frames::END_STREAM,
+        stream,
+        &grpc::frame(message),
+    ));
+    bytes
+}
+
+/// A header block with one field of 3900 bytes, which enters the table.
+fn large_entry() -> Vec<u8> {
+    let mut block = vec![0x40, 1, b'a', 0x7f];
+    prost::encoding::encode_varint(3900 - 0x7f, &mut block);
+    block.resize(block.len() + 3900, b'x');
+    block
 }
 
 fn connect(server: &Server) -> Raw {
@@ -300,9 +340,7 @@ fn header_lists_without_end() {
                     }
                     // An entry of the table, named again and again.
                     2 => {
-                        let mut block = vec![0x40, 1, b'a', 0x7f];
-                        prost::encoding::encode_varint(3900 - 0x7f, &mut block);
-                        block.extend_from_slice(&value[..3900]);
+                        let mut block = large_entry();
                         block.extend(std::iter::repeat_n(0x80 | 62, 12_000));
                         push(
                             &mut raw,
@@ -311,13 +349,11 @@ fn header_lists_without_end() {
                     }
                     // Many lists that fill the table.
                     _ => {
+                        let flags = frames::END_HEADERS | frames::END_STREAM;
                         for number in 0..500_u32 {
-                            let mut block = vec![0x40, 1, b'a', 0x7f];
-                            prost::encoding::encode_varint(3900 - 0x7f, &mut block);
-                            block.extend_from_slice(&value[..3900]);
                             push(
                                 &mut raw,
-                                &frames::frame(frames::HEADERS, frames::END_HEADERS | 1, number * 2 + 1, &block),
+                                &frames::frame(frames::HEADERS, flags, number * 2 + 1, &large_entry()),
                             );
                         }
                     }
@@ -369,13 +405,7 @@ fn watches_that_are_never_read() {
             }
             all.push(raw);
         }
-        block_on(async {
-            let channel = Channel::connect(&server.address()).await.expect("a connection");
-            for number in 0..400 {
-                let put = etcd::put(format!("watched{}", number % 10), vec![7; 100_000]);
-                let _: pb::PutResponse = channel.call(etcd::PUT, &put).await.expect("a put");
-            }
-        });
+        put_many(server, 400, |number| format!("watched{}", number % 10), 100_000);
     });
 }
 
@@ -404,15 +434,9 @@ fn keep_alives_that_are_never_read() {
 #[test]
 fn reads_that_nobody_takes() {
     survives("reads nobody takes", 20 << 20, |server| {
-        block_on(async {
-            let channel = Channel::connect(&server.address()).await.expect("a connection");
-            for number in 0..200 {
-                let put = etcd::put(format!("large{number:03}"), vec![7; 100_000]);
-                let _: pb::PutResponse = channel.call(etcd::PUT, &put).await.expect("a put");
-            }
-        });
+        put_many(server, 200, |number| format!("large{number:03}"), 100_000);
         let mut all = Vec::new();
-        let read = grpc::frame(&etcd::get_prefix("large").encode_to_vec());
+        let read = etcd::get_prefix("large").encode_to_vec();
         for _ in 0..40 {
             let mut raw = connect(server);
             for number in 0..50_u32 {
@@ -422,8 +446,7 @@ fn reads_that_nobody_takes() {
                     etcd::RANGE_STREAM
                 };
                 let stream = number * 2 + 1;
-                let mut bytes = frames::header_frames(stream, &call(path), false);
-                bytes.extend(frames::frame(frames::DATA, 1, stream, &read));
+                let mut bytes = unary(stream, path, &read);
                 bytes.extend(frames::frame(frames::WINDOW_UPDATE, 0, stream, &[0x40, 0, 0, 0]));
                 push(&mut raw, &bytes);
             }
@@ -462,22 +485,7 @@ fn leases_without_end() {
         block_on(async {
             let channel = Channel::connect(&server.address()).await.expect("a connection");
             let count = support::number_from_environment("RINGD_HOSTILE_LEASES", 20_000) as i64;
-            let mut id = 0;
-            while id < count {
-                let grants = (0..500).map(|_| {
-                    id += 1;
-                    let request = pb::LeaseGrantRequest { id, ttl: 2 };
-                    let channel = channel.clone();
-                    async move {
-                        channel
-                            .call::<pb::LeaseGrantResponse>(etcd::LEASE_GRANT, &request)
-                            .await
-                    }
-                });
-                for grant in futures::future::join_all(grants).await {
-                    grant.expect("a lease");
-                }
-            }
+            grant_many(&channel, count, 2).await;
             let deadline = Instant::now() + Duration::from_secs(120);
             loop {
                 let left: pb::LeaseLeasesResponse = channel
@@ -528,30 +536,14 @@ fn lists_of_leases_that_nobody_takes() {
     survives("lists of leases nobody takes", 8 << 20, |server| {
         block_on(async {
             let channel = Channel::connect(&server.address()).await.expect("a connection");
-            for round in 0..60 {
-                let grants = (0..500).map(|number| {
-                    let id = 1 + round * 500 + number;
-                    let channel = channel.clone();
-                    let request = pb::LeaseGrantRequest { id, ttl: 100_000 };
-                    async move {
-                        channel
-                            .call::<pb::LeaseGrantResponse>(etcd::LEASE_GRANT, &request)
-                            .await
-                    }
-                });
-                for grant in futures::future::join_all(grants).await {
-                    grant.expect("a lease");
-                }
-            }
+            grant_many(&channel, 30_000, 100_000).await;
         });
         let mut all = Vec::new();
         for _ in 0..20 {
             let mut raw = connect(server);
             for number in 0..200_u32 {
                 let stream = number * 2 + 1;
-                let mut bytes = frames::header_frames(stream, &call(etcd::LEASE_LEASES), false);
-                bytes.extend(frames::frame(frames::DATA, 1, stream, &grpc::frame(b"")));
-                push(&mut raw, &bytes);
+                push(&mut raw, &unary(stream, etcd::LEASE_LEASES, b""));
             }
             all.push(raw);
         }

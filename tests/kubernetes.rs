@@ -65,6 +65,15 @@ impl Storage {
         revision(&answer.header)
     }
 
+    async fn compact(&self, revision: i64) {
+        let request = pb::CompactionRequest {
+            revision,
+            physical: true,
+        };
+        let compacted: Result<pb::CompactionResponse, _> = self.channel.call(etcd::COMPACT, &request).await;
+        compacted.expect("compacts");
+    }
+
     async fn optimistic_delete(&self, key: &str, revision: i64) -> pb::TxnResponse {
         let delete = Request::RequestDeleteRange(etcd::delete(key));
         let read = Some(Request::RequestRange(etcd::get(key)));
@@ -226,15 +235,7 @@ fn errors_have_the_exact_codes_and_texts() {
         for number in 0..4 {
             storage.create(&format!("{PREFIX}{number}"), "value").await;
         }
-        let compaction = pb::CompactionRequest {
-            revision: 4,
-            physical: true,
-        };
-        storage
-            .channel
-            .call::<pb::CompactionResponse>(etcd::COMPACT, &compaction)
-            .await
-            .expect("compacts");
+        storage.compact(4).await;
         for (asked, text) in [
             (3, "etcdserver: mvcc: required revision has been compacted"),
             (100, "etcdserver: mvcc: required revision is a future revision"),
@@ -400,15 +401,7 @@ fn a_watch_of_compacted_history_says_so() {
         for number in 0..5 {
             storage.create(&format!("{PREFIX}{number}"), "value").await;
         }
-        let compaction = pb::CompactionRequest {
-            revision: 5,
-            physical: true,
-        };
-        storage
-            .channel
-            .call::<pb::CompactionResponse>(etcd::COMPACT, &compaction)
-            .await
-            .expect("compacts");
+        storage.compact(5).await;
         let mut watch = storage.watch(2).await;
         let ended = watch.next().await;
         assert!(ended.canceled);

@@ -40,7 +40,7 @@ pub fn compare(method: &str, request: &[u8], subject: &Reply, reference: &Reply)
         etcd::DELETE_RANGE => same::<pb::DeleteRangeResponse>(subject, reference, |_| ()),
         etcd::TXN => {
             let asked = decode::<pb::TxnRequest>(request).unwrap_or_default();
-            same::<pb::TxnResponse>(subject, reference, |answer| settle_txn(&asked, answer))
+            same::<pb::TxnResponse>(subject, reference, |answer| each_range(&asked, answer, settle_ties))
         }
         etcd::COMPACT => same::<pb::CompactionResponse>(subject, reference, |_| ()),
         etcd::LEASE_GRANT => {
@@ -229,7 +229,12 @@ fn sorted_by(target: pb::range_request::SortTarget, kv: &mvccpb::KeyValue) -> (i
     }
 }
 
-fn settle_txn(asked: &pb::TxnRequest, answer: &mut pb::TxnResponse) {
+/// Shows every range of a transaction with its answer.
+pub fn each_range(
+    asked: &pb::TxnRequest,
+    answer: &mut pb::TxnResponse,
+    see: fn(&pb::RangeRequest, &mut pb::RangeResponse),
+) {
     let branch = if answer.succeeded {
         &asked.success
     } else {
@@ -238,8 +243,8 @@ fn settle_txn(asked: &pb::TxnRequest, answer: &mut pb::TxnResponse) {
     for (operation, response) in branch.iter().zip(&mut answer.responses) {
         use pb::{request_op::Request, response_op::Response};
         match (&operation.request, &mut response.response) {
-            (Some(Request::RequestRange(asked)), Some(Response::ResponseRange(answer))) => settle_ties(asked, answer),
-            (Some(Request::RequestTxn(asked)), Some(Response::ResponseTxn(answer))) => settle_txn(asked, answer),
+            (Some(Request::RequestRange(asked)), Some(Response::ResponseRange(answer))) => see(asked, answer),
+            (Some(Request::RequestTxn(asked)), Some(Response::ResponseTxn(answer))) => each_range(asked, answer, see),
             _ => {}
         }
     }

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use prost::Message;
 use ringd::proto::etcdserverpb::{self as pb, watch_request::RequestUnion};
 
+use super::answers::each_range;
 use super::requests::Step;
 use crate::support::{etcd, grpc::Reply, server::Program};
 
@@ -264,7 +265,7 @@ fn keys_only_lease(method: &str, request: &[u8], subject: &mut Reply, reference:
         }
         etcd::TXN => {
             let asked = pb::TxnRequest::decode(request).unwrap_or_default();
-            rewrite::<pb::TxnResponse>(subject, reference, |ours, _| forget_leases_in_txn(&asked, ours));
+            rewrite::<pb::TxnResponse>(subject, reference, |ours, _| each_range(&asked, ours, forget_leases));
         }
         _ => {}
     }
@@ -273,23 +274,5 @@ fn keys_only_lease(method: &str, request: &[u8], subject: &mut Reply, reference:
 fn forget_leases(asked: &pb::RangeRequest, answer: &mut pb::RangeResponse) {
     if asked.keys_only && asked.sort_target != pb::range_request::SortTarget::Value as i32 {
         answer.kvs.iter_mut().for_each(|kv| kv.lease = 0);
-    }
-}
-
-fn forget_leases_in_txn(asked: &pb::TxnRequest, answer: &mut pb::TxnResponse) {
-    use pb::{request_op::Request, response_op::Response};
-    let branch = if answer.succeeded {
-        &asked.success
-    } else {
-        &asked.failure
-    };
-    for (operation, response) in branch.iter().zip(&mut answer.responses) {
-        match (&operation.request, &mut response.response) {
-            (Some(Request::RequestRange(asked)), Some(Response::ResponseRange(answer))) => forget_leases(asked, answer),
-            (Some(Request::RequestTxn(asked)), Some(Response::ResponseTxn(answer))) => {
-                forget_leases_in_txn(asked, answer)
-            }
-            _ => {}
-        }
     }
 }
