@@ -505,7 +505,7 @@ fn leases_without_end() {
 /// Messages that lack their last byte, as large as they may be.
 #[test]
 fn messages_that_never_end() {
-    // What a core holds of them before it closes the connection that has the most.
+    // Some of what a core may hold of them may stay with the allocator for a while.
     survives("messages that never end", 32 << 20, |server| {
         let message = vec![0; 2 << 20];
         let mut body = vec![0];

@@ -124,11 +124,6 @@ impl Connection {
         Request::new(self.http.request())
     }
 
-    /// Bytes of messages that are not whole yet.
-    pub fn assembling_bytes(&self) -> usize {
-        self.assembling
-    }
-
     /// Says how many bytes of unfinished messages the connection may hold; the call that goes beyond it fails.
     pub fn set_assembly_max(&mut self, bytes: usize) {
         self.assembly_max = bytes;

@@ -214,8 +214,8 @@ const _: () = assert!(WAL_BATCH_BYTES_MAX <= WAL_SPARE_BUFFER_BYTES_MAX);
 pub const NET_TICK: std::time::Duration = std::time::Duration::from_millis(250);
 /// Events of one connection handed to the service before the others get their turn.
 pub const NET_EVENTS_PER_TURN: usize = 1024;
-/// Bytes of requests that are not whole yet, on all connections of a core; the one that holds the most is closed.
-pub const NET_UNFINISHED_BYTES: usize = 128 << 20;
+/// Bytes of requests that are not whole yet, on all connections of a core, however large the memory budget is.
+pub const NET_UNFINISHED_BYTES_MAX: usize = 128 << 20;
 /// Keys looked at, directly for a connection's calls, that count as one of its events.
 pub const NET_KEYS_PER_EVENT: usize = 16;
 /// Bytes sent on one connection before the others get their turn.

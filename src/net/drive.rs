@@ -29,8 +29,8 @@ impl Net {
     /// Takes what the socket gave.
     pub(super) fn receive<S: Service>(&mut self, service: &mut S, slot: usize, bytes: Bytes) {
         let now = self.tick();
-        let length = bytes.len();
-        self.statistics.received_bytes += length as u64;
+        self.statistics.received_bytes += bytes.len() as u64;
+        self.peers[slot].received = now;
         match &mut self.peers[slot].protocol {
             Protocol::Grpc(grpc) => grpc.receive(bytes, now),
             Protocol::Http1(http1) => http1.connection.receive(&bytes, now),
@@ -56,39 +56,6 @@ impl Net {
         if too_much && matches!(self.peers[slot].protocol, Protocol::Http1(_)) && self.peers[slot].counted.requests > 0
         {
             tracing::warn!("closed an HTTP/1.1 connection: bodies take all that --memory-budget has for requests");
-            self.disconnect(service, slot);
-        }
-        self.unfinished_estimate += length;
-        if self.unfinished_estimate > limits::NET_UNFINISHED_BYTES {
-            self.bound_unfinished(service);
-        }
-    }
-
-    /// Disconnects those who hold the most of requests that are not whole, while all together hold too much. What is
-    /// held is less than what came, which is all that was counted since the last look.
-    fn bound_unfinished<S: Service>(&mut self, service: &mut S) {
-        let held = |(slot, peer): (usize, &Peer)| (peer.protocol.unfinished_bytes(), slot);
-        loop {
-            let total: usize = self.peers.iter().map(held).map(|(bytes, _)| bytes).sum();
-            if total <= limits::NET_UNFINISHED_BYTES / 2 {
-                self.unfinished_estimate = total;
-                return;
-            }
-            if total <= limits::NET_UNFINISHED_BYTES {
-                // A look at all connections is worth it after so many bytes again.
-                self.unfinished_estimate = total.saturating_sub(limits::NET_UNFINISHED_BYTES / 16);
-                return;
-            }
-            let Some((bytes, slot)) = self.peers.iter().map(held).max() else {
-                return;
-            };
-            let peer = self.peers[slot].info.address;
-            tracing::warn!(
-                ?peer,
-                bytes,
-                total,
-                "disconnected a client: too many bytes of requests that are not whole"
-            );
             self.disconnect(service, slot);
         }
     }
@@ -299,6 +266,7 @@ impl Net {
     /// Does what is due by the clock, on every connection.
     pub(super) fn on_timer<S: Service>(&mut self, service: &mut S) {
         let now = self.tick();
+        let crowded = self.memory.held.requests > self.options.requests_bytes / 2;
         let slots: Vec<usize> = self.peers.iter().map(|(slot, _)| slot).collect();
         for slot in slots {
             self.expire_calls(service, slot, now);
@@ -307,7 +275,9 @@ impl Net {
             let stalled = peer.writing.is_some_and(|writing| now >= writing.progressed + stall);
             let silent = matches!(peer.protocol, Protocol::Unknown(_))
                 && now >= peer.opened + Duration::from_secs(limits::HTTP_PREFACE_SECONDS);
-            if stalled || silent {
+            // Parts of requests that nobody goes on with make room for others.
+            let hoarding = crowded && peer.counted.requests > 0 && now >= peer.received + stall;
+            if stalled || silent || hoarding {
                 self.disconnect(service, slot);
                 continue;
             }

@@ -4,6 +4,9 @@
 //! more whose peers take it right away. When the share is used up nobody does, connections whose sockets are full are
 //! not read, and those that have stood still the longest are closed. So peers that do not read cost the others
 //! nothing but half of the share, and the server no more than all of it.
+//!
+//! Of requests that are not whole, the call that goes beyond the share fails. While they take more than half of it,
+//! connections that leave theirs unfinished for the time of a stall are closed.
 
 use super::peer::{Call, Net, Peer};
 use super::protocol::Protocol;

@@ -76,6 +76,8 @@ pub(super) struct Peer {
     pub(super) stream: Stream,
     pub(super) protocol: Protocol,
     pub(super) opened: Duration,
+    /// When something last came.
+    pub(super) received: Duration,
     pub(super) calls: Vec<Option<Slot>>,
     pub(super) writing: Option<Writing>,
     /// What it held when that was last looked at.
@@ -104,8 +106,6 @@ pub struct Net {
     pub(super) began: Instant,
     /// What the events handed out in the running pump have cost beyond themselves, in events.
     pub(super) spent: usize,
-    /// At least the bytes of all requests that are not whole yet.
-    pub(super) unfinished_estimate: usize,
     now: Duration,
     generation: u32,
 }
@@ -123,7 +123,6 @@ impl Net {
             lingering: Vec::new(),
             began: Instant::now(),
             spent: 0,
-            unfinished_estimate: 0,
             now: Duration::ZERO,
             generation: 0,
         }
@@ -278,6 +277,7 @@ impl Net {
             stream,
             protocol: Protocol::Unknown(Vec::new()),
             opened,
+            received: opened,
             calls: Vec::new(),
             writing: None,
             counted: Held::default(),

@@ -98,15 +98,6 @@ impl Protocol {
         }
     }
 
-    /// Bytes of requests that are not whole yet.
-    pub(super) fn unfinished_bytes(&self) -> usize {
-        match self {
-            Protocol::Unknown(bytes) => bytes.len(),
-            Protocol::Grpc(grpc) => grpc.assembling_bytes(),
-            Protocol::Http1(http1) => http1.incoming.as_ref().map_or(0, |(_, body)| body.len()),
-        }
-    }
-
     /// Does what is due by the clock. Whether that was anything.
     pub(super) fn on_timer(&mut self, now: Duration) -> bool {
         match self {

@@ -14,8 +14,8 @@ use crate::api::memory::ReadMemory;
 use crate::api::{Api, PageReads, Settings};
 use crate::config::{CLUSTER_VERSION, Config, ETCD_VERSION, WalWriter};
 use crate::limits::{
-    ANSWER_MAILBOX, BOOT_DECODERS_MAX, CONNECTIONS_PER_CORE, PIN_BYTES_MAX, PUBLISHED_MAILBOX, REQUEST_MAILBOX,
-    SHUTDOWN_CONNECTIONS, SHUTDOWN_CORE, pages::RESERVE_PAGES,
+    ANSWER_MAILBOX, BOOT_DECODERS_MAX, CONNECTIONS_PER_CORE, NET_UNFINISHED_BYTES_MAX, PIN_BYTES_MAX,
+    PUBLISHED_MAILBOX, REQUEST_MAILBOX, SHUTDOWN_CONNECTIONS, SHUTDOWN_CORE, pages::RESERVE_PAGES,
 };
 use crate::mvcc::readers::Readers;
 use crate::net;
@@ -533,7 +533,7 @@ fn net_options(config: &Config, budget: &Budget, cores: usize) -> net::Options {
         connections: CONNECTIONS_PER_CORE,
         // A core has to hold a message, however many there are.
         answers_bytes: (budget.answers / cores).max(max_message),
-        requests_bytes: (budget.requests / cores).max(max_message),
+        requests_bytes: (budget.requests / cores).min(NET_UNFINISHED_BYTES_MAX).max(max_message),
         listeners: listener_kinds(config).into_iter().map(|(speaks, _)| speaks).collect(),
     }
 }

@@ -138,3 +138,47 @@ fn unfinished_messages_of_all_connections_have_one_bound() {
     });
     server.stop();
 }
+
+#[test]
+fn connections_that_leave_their_messages_unfinished_make_room() {
+    let server = Server::start(Options {
+        http: Arc::new(http::Config {
+            stall: Duration::from_secs(2),
+            ..http::Config::default()
+        }),
+        ..patient(1 << 20, 1 << 20)
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let mut calls = Vec::new();
+        for _ in 0..3 {
+            let socket = tokio::net::TcpStream::connect(server.address).await.unwrap();
+            let (client, connection) = handshake(socket).await;
+            let over = tokio::spawn(connection);
+            let mut client = client.ready().await.unwrap();
+            let (response, body) = client.send_request(request("/echo/Unary"), false).unwrap();
+            calls.push((over, response, body, client));
+        }
+        let message = framed(&vec![7; 300_000]);
+        let (_, response, mut slow, _client) = calls.pop().unwrap();
+        for (_, _, body, _) in &mut calls {
+            body.send_data(message.slice(..299_000), false).unwrap();
+        }
+        // One that goes on is left alone, however slow it is.
+        let mut rest = message;
+        while rest.len() > 10_000 {
+            slow.send_data(rest.split_to(10_000), false).unwrap();
+            tokio::time::sleep(Duration::from_millis(150)).await;
+        }
+        slow.send_data(rest, true).unwrap();
+        assert_eq!(answer(response).await.1, "0");
+        for (over, response, ..) in calls {
+            let closed = tokio::time::timeout(BOUND, over).await;
+            assert!(closed.is_ok() && response.await.is_err());
+        }
+    });
+    server.stop();
+}
