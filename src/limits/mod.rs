@@ -189,6 +189,9 @@ const _: () = assert!(WATCH_BATCH_RECORDS <= WATCH_ADVANCE_WORK);
 pub const WAL_SEGMENT_BYTES: u64 = 64_000_000;
 /// A batch takes what has gathered until it is this long; a larger entry is a batch of its own.
 pub const WAL_BATCH_BYTES_MAX: usize = 1 << 20;
+/// A batch whose tail was cut reaches at most so far behind the cut, by all that etcd's default for the size of a
+/// request allows; a start writes so many zeros behind the log's end.
+pub const WAL_CUT_BYTES_MAX: usize = 4 << 20;
 /// Buffers of written batches are kept for reuse up to this size.
 pub const WAL_SPARE_BUFFER_BYTES_MAX: usize = 2 << 20;
 /// A segment is read, zeroed and repaired in pieces of this size.
@@ -208,6 +211,7 @@ const _: () = assert!(WAL_SEGMENT_BYTES.is_multiple_of(4096));
 const _: () = assert!(WAL_PIECE_BYTES.is_multiple_of(4096));
 const _: () = assert!(WAL_BATCH_BYTES_MAX as u64 * 4 < WAL_SEGMENT_BYTES);
 const _: () = assert!(WAL_BATCH_BYTES_MAX <= WAL_SPARE_BUFFER_BYTES_MAX);
+const _: () = assert!(WAL_BATCH_BYTES_MAX < WAL_CUT_BYTES_MAX);
 // net
 
 /// How often a core looks at its connections' clocks.

@@ -134,7 +134,8 @@ impl PageStore {
     }
 
     /// Opens a file and takes its newest commit. What is read is made durable first: a process that died before may
-    /// have left it in a volatile cache.
+    /// have left it in a volatile cache. The newest meta is written again as well: a cache may go on showing what it
+    /// dropped when a sync failed, and all else that the commit needs was synced before its meta was written.
     pub fn open(disk: &mut dyn Disk, path: &Path, options: Options) -> Result<PageStore, StoreFailure> {
         let fail = |source| StoreFailure::Disk {
             doing: "opening it",
@@ -148,13 +149,14 @@ impl PageStore {
             })
             .map_err(fail)?;
         }
+        let (chosen, page) = read_metas(disk, file, path)?;
         let Chosen {
             meta,
             slot,
             older,
             next_generation,
             note,
-        } = read_metas(disk, file, path)?;
+        } = chosen;
         let used = meta.trees.iter().filter_map(|tree| tree.root).map(|root| root.highest);
         let last = used
             .chain(meta.free_list.map(|(extent, _)| extent.last()))
@@ -176,6 +178,13 @@ impl PageStore {
         })?;
         space.reserve = options.reserve_pages;
         space.limit = u32::try_from(options.limit_bytes / PAGE_BYTES as u64).unwrap_or(u32::MAX);
+        disk.call(Operation::Write {
+            file,
+            offset: (slot * PAGE_BYTES) as u64,
+            buffer: page,
+            durable: true,
+        })
+        .map_err(fail)?;
         let root = Root::new(meta.generation, meta.trees, meta.fields);
         assert!(!options.tokens.is_empty(), "the store needs a token");
         let operations = OPERATIONS.min((options.tokens.end - options.tokens.start) as usize);
@@ -330,14 +339,15 @@ impl Published {
     }
 }
 
-fn read_metas(disk: &mut dyn Disk, file: FileId, path: &Path) -> Result<Chosen, StoreFailure> {
+/// Reads both meta pages; the one to start from and its bytes.
+fn read_metas(disk: &mut dyn Disk, file: FileId, path: &Path) -> Result<(Chosen, AlignedBuffer), StoreFailure> {
     let refused = |page, offset, reason| StoreFailure::Meta {
         path: path.to_path_buf(),
         page,
         offset,
         reason,
     };
-    let mut slots = Vec::with_capacity(2);
+    let (mut slots, mut pages) = (Vec::with_capacity(2), Vec::with_capacity(2));
     for page in 0..2 {
         let offset = page * PAGE_BYTES as u64;
         let (buffer, length) = disk
@@ -350,10 +360,13 @@ fn read_metas(disk: &mut dyn Disk, file: FileId, path: &Path) -> Result<Chosen, 
             return Err(refused(page as usize, offset, "the file ends before it".into()));
         }
         slots.push(meta::inspect(&buffer[..PAGE_BYTES]));
+        pages.push(buffer);
     }
     let second = slots.swap_remove(1);
     let first = slots.swap_remove(0);
-    meta::choose([first, second]).map_err(|found| refused(found.page, found.offset, found.reason))
+    let chosen = meta::choose([first, second]).map_err(|found| refused(found.page, found.offset, found.reason))?;
+    let page = pages.swap_remove(chosen.slot);
+    Ok((chosen, page))
 }
 
 fn read_free_list(disk: &mut dyn Disk, file: FileId, path: &Path, meta: &Meta) -> Result<FreeSpace, StoreFailure> {

@@ -13,6 +13,7 @@ mod housekeeping;
 mod readback;
 mod record;
 mod recovery;
+mod repair;
 mod segment;
 #[cfg(test)]
 mod tests;
@@ -21,7 +22,8 @@ mod writer;
 pub use error::Error;
 pub use readback::ReadBack;
 pub use record::{ConfState, Entry, HardState, Malformed, Metadata, Snapshot};
-pub use recovery::{Recovered, Repair, create, exists, recover};
+pub use recovery::{Recovered, create, exists, recover};
+pub use repair::Repair;
 pub use segment::SegmentName;
 pub use writer::{Persisted, Ticket, Writer};
 

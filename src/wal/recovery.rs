@@ -2,12 +2,13 @@
 //!
 //! Nothing is believed before it has been synced again: the directory, its parent and each segment are synced, then
 //! read. Only the last segment's tail may be cut, and only if no mark lies behind the damage and a write cut short
-//! explains it; the cut is zeroed to the end and synced before the writer exists. Everything else that is wrong
-//! refuses the start and names file and offset.
+//! explains it; the cut is zeroed, and the log's end written again and synced, before the writer exists (`repair`).
+//! Everything else that is wrong refuses the start and names file and offset.
 
-use super::frame::{MarkKey, is_torn};
+use super::frame::MarkKey;
 use super::readback::Positions;
 use super::record::{Entry, HardState, Malformed, Metadata, RecordKind, Snapshot};
+use super::repair::{Repair, cut, write_again};
 use super::segment::{Damage, Place, Scanned, SegmentName, scan, write_head};
 use super::writer::{Live, Writer};
 use super::{Error, Options};
@@ -34,19 +35,6 @@ pub struct Recovered {
     pub repair: Option<Repair>,
     /// Continues the log.
     pub writer: Writer,
-}
-
-/// A tail that was cut off.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Repair {
-    /// The segment.
-    pub path: PathBuf,
-    /// Where the cut is; zeros from here on.
-    pub offset: u64,
-    /// How many bytes behind it were not zeros or zeros between such.
-    pub bytes: u64,
-    /// What was wrong.
-    pub reason: String,
 }
 
 /// Whether the directory holds a log.
@@ -117,7 +105,7 @@ fn remove_leftovers<D: Disk + ?Sized>(disk: &mut D, directory: &Path, all: bool)
     Ok(())
 }
 
-fn rename<D: Disk + ?Sized>(disk: &mut D, from: &Path, to: &Path, options: &Options) -> Result<(), Error> {
+pub(super) fn rename<D: Disk + ?Sized>(disk: &mut D, from: &Path, to: &Path, options: &Options) -> Result<(), Error> {
     disk.call(Operation::Rename {
         from: from.to_path_buf(),
         to: to.to_path_buf(),
@@ -133,11 +121,18 @@ fn sync_directory<D: Disk + ?Sized>(disk: &mut D, path: &Path, options: &Options
     Ok(())
 }
 
-fn sync<D: Disk + ?Sized>(disk: &mut D, file: FileId, options: &Options) -> Result<(), Error> {
+pub(super) fn sync<D: Disk + ?Sized>(disk: &mut D, file: FileId, options: &Options) -> Result<(), Error> {
     if !options.unsafe_no_fsync {
         disk.call(Operation::Sync { file })?;
     }
     Ok(())
+}
+
+/// Reserves the first `length` bytes of a file where the file system can.
+pub(super) fn allocate<D: Disk + ?Sized>(disk: &mut D, file: FileId, length: u64) -> Result<(), Error> {
+    let offset = 0;
+    let allocated = disk.call(Operation::Allocate { file, offset, length });
+    Ok(super::ahead::tolerate_unsupported(allocated.map(|_| ()))?)
 }
 
 fn make_first_segment<D: Disk + ?Sized>(
@@ -147,12 +142,7 @@ fn make_first_segment<D: Disk + ?Sized>(
     metadata: &Metadata,
     options: &Options,
 ) -> Result<Live, Error> {
-    let allocate = Operation::Allocate {
-        file,
-        offset: 0,
-        length: options.segment_bytes,
-    };
-    super::ahead::tolerate_unsupported(disk.call(allocate).map(|_| ()))?;
+    allocate(disk, file, options.segment_bytes)?;
     write_zeros(disk, file, 0, options.segment_bytes)?;
     let key = MarkKey(options.mark_key);
     let mut buffer = AlignedBuffer::zeroed(ALIGNMENT);
@@ -186,11 +176,11 @@ fn write_zeros<D: Disk + ?Sized>(disk: &mut D, file: FileId, from: u64, to: u64)
 }
 
 /// One segment as read.
-struct Segment {
-    name: SegmentName,
-    path: PathBuf,
-    file: FileId,
-    bytes: Vec<u8>,
+pub(super) struct Segment {
+    pub name: SegmentName,
+    pub path: PathBuf,
+    pub file: FileId,
+    pub bytes: Vec<u8>,
 }
 
 /// Reads the log in `directory` and makes it ready for writing. `after` is the last index the caller has durably
@@ -224,7 +214,7 @@ pub fn recover<D: Disk + ?Sized>(
         disk.call(Operation::Close { file: segment.file })?;
     }
     let scanned = read_segment(&last, previous, &mut log)?;
-    let repair = repair(disk, &mut last, &scanned, &options)?;
+    let repair = cut(&mut last, &scanned, &options)?;
     let Some(metadata) = log.metadata else {
         return Err(Error::Corrupt {
             path: last.path,
@@ -233,6 +223,7 @@ pub fn recover<D: Disk + ?Sized>(
         });
     };
     log.settle();
+    write_again(disk, directory, &mut last, &scanned, repair.as_ref(), &options)?;
 
     let block = scanned.end as usize / ALIGNMENT * ALIGNMENT;
     let tail = last.bytes[block..scanned.end as usize].to_vec();
@@ -376,7 +367,7 @@ fn read_segment(segment: &Segment, previous: Option<(SegmentName, u32)>, log: &m
     }
 }
 
-fn corrupt(segment: &Segment, damage: &Damage) -> Error {
+pub(super) fn corrupt(segment: &Segment, damage: &Damage) -> Error {
     let reason = match damage.mark_behind {
         Some(mark) => format!("{}; a later batch begins at offset {mark}", damage.reason),
         None => damage.reason.clone(),
@@ -386,60 +377,6 @@ fn corrupt(segment: &Segment, damage: &Damage) -> Error {
         offset: damage.offset,
         reason,
     }
-}
-
-/// Cuts the last segment's tail if it may be cut, and refuses if not.
-fn repair<D: Disk + ?Sized>(
-    disk: &mut D,
-    segment: &mut Segment,
-    scanned: &Scanned,
-    options: &Options,
-) -> Result<Option<Repair>, Error> {
-    let Some(damage) = &scanned.damage else {
-        return Ok(None);
-    };
-    // A record without any head before it: the head is synced before the segment gets its name.
-    let headless = scanned.end == 0;
-    // Etcd truncates files; a frame that reaches beyond the end of one of its files is a tear like any other.
-    let beyond_end = scanned.key.is_none() && is_torn_at_end(&segment.bytes, damage.offset);
-    let torn = damage.torn || beyond_end || options.pad_batches;
-    if headless || damage.mark_behind.is_some() || !torn {
-        return Err(corrupt(segment, damage));
-    }
-    let offset = damage.offset as usize;
-    let end = segment
-        .bytes
-        .iter()
-        .rposition(|&byte| byte != 0)
-        .map_or(offset, |last| last + 1);
-    let (first, last) = (offset / ALIGNMENT * ALIGNMENT, end.next_multiple_of(ALIGNMENT));
-    segment.bytes[offset..].fill(0);
-    let mut buffer = AlignedBuffer::zeroed(ALIGNMENT);
-    buffer[..offset - first].copy_from_slice(&segment.bytes[first..offset]);
-    disk.call(Operation::Write {
-        file: segment.file,
-        offset: first as u64,
-        buffer,
-        durable: false,
-    })?;
-    write_zeros(disk, segment.file, (first + ALIGNMENT) as u64, last as u64)?;
-    sync(disk, segment.file, options)?;
-    Ok(Some(Repair {
-        path: segment.path.clone(),
-        offset: damage.offset,
-        bytes: (end - offset) as u64,
-        reason: damage.reason.clone(),
-    }))
-}
-
-/// Whether the frame at `offset` claims more than the file holds.
-fn is_torn_at_end(bytes: &[u8], offset: u64) -> bool {
-    let rest = &bytes[offset as usize..];
-    let Some((field, rest)) = rest.split_first_chunk() else {
-        return true;
-    };
-    let length = u64::from_le_bytes(*field) & !(0xff << 56);
-    length > rest.len() as u64 || is_torn(bytes, offset as usize)
 }
 
 /// A record's payload.

@@ -91,6 +91,8 @@ pub struct Scanned {
     pub crc: u32,
     /// The key of the segment's marks; `None` if someone else wrote it.
     pub key: Option<MarkKey>,
+    /// Where the last batch begins that has a sound mark.
+    pub last_mark: Option<u64>,
     /// Why it ends there, unless only zeros follow.
     pub damage: Option<Damage>,
 }
@@ -126,6 +128,7 @@ pub fn scan<E>(
     let mut position = 0;
     let mut crc = previous_crc.unwrap_or(0);
     let mut key = None;
+    let mut last_mark = None;
     let damage = loop {
         let (record, next) = match read_frame(bytes, position) {
             Frame::End => {
@@ -157,7 +160,9 @@ pub fn scan<E>(
             Some(RecordKind::Checksum) => match ChecksumUse::of(record.data) {
                 Some(ChecksumUse::Format(found)) if key.is_none() => key = Some(found),
                 Some(ChecksumUse::Plain | ChecksumUse::Padding) => {}
-                _ if key.is_some_and(|key| is_mark(&record, key, sequence, position as u64)) => {}
+                _ if key.is_some_and(|key| is_mark(&record, key, sequence, position as u64)) => {
+                    last_mark = Some(position as u64);
+                }
                 _ => {
                     break Some((
                         "a mark that is not this segment's".to_string(),
@@ -182,6 +187,7 @@ pub fn scan<E>(
         end: position as u64,
         crc,
         key,
+        last_mark,
         damage,
     })
 }
@@ -248,7 +254,7 @@ mod tests {
 
     #[test]
     fn a_sound_segment_is_read_to_its_end() {
-        let (bytes, [_, _, end]) = segment();
+        let (bytes, [_, second, end]) = segment();
         let (kinds, scanned) = read(&bytes, Some(7));
         assert_eq!(
             kinds,
@@ -260,8 +266,8 @@ mod tests {
             ]
         );
         assert_eq!(
-            (scanned.end, scanned.key, scanned.damage),
-            (end as u64, Some(KEY), None)
+            (scanned.end, scanned.key, scanned.last_mark, scanned.damage),
+            (end as u64, Some(KEY), Some(second as u64), None)
         );
         let (_, unchained) = read(&bytes, None);
         assert_eq!(unchained.crc, scanned.crc);

@@ -157,6 +157,61 @@ fn the_older_of_the_two_metas_stays_readable_until_it_is_replaced() {
     assert!(looked > 40, "{looked} looks");
 }
 
+/// An opening that dies of a failed sync, in its process only: what the sync dropped still shows.
+fn die_of_a_failed_sync(disk: &mut FaultyDisk, seed: u64) {
+    disk.add_fault(Fault {
+        operation: "sync",
+        path: String::new(),
+        skip: 0,
+        times: 1,
+        errno: libc::EIO,
+    });
+    let died = PageStore::open(disk, Path::new(PATH), options());
+    assert!(matches!(died, Err(StoreFailure::Disk { .. })));
+    disk.clear_faults();
+    disk.kill(seed);
+}
+
+#[test]
+fn a_meta_that_a_failed_sync_dropped_is_written_again_before_anything_follows_it() {
+    let (mut believed, mut looks) = (0, 0);
+    for seed in 0..4 {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let (mut disk, mut store) = created(seed);
+        let mut model = Model::default();
+        for _ in 0..5 {
+            let batch = random_batch(&mut rng, &model, 20);
+            let mut next = model.clone();
+            next.apply(&batch);
+            drive(&mut disk, &mut store, &batch, |disk, committed| {
+                // The sync is over when it is the meta's turn, which is of interest most.
+                let synced = disk.events().back().is_some_and(|event| event.operation == "sync");
+                if !synced && rng.random_bool(0.9) {
+                    return;
+                }
+                let mut disk = disk.clone();
+                disk.kill(rng.random());
+                die_of_a_failed_sync(&mut disk, rng.random());
+                let mut store = open(&mut disk);
+                let held = dump(&mut disk, &store, store.root()).unwrap();
+                assert!(held == next || held == model);
+                believed += usize::from(held == next && !committed);
+                looks += 1;
+                // Now, and when something has been written behind it.
+                assert_eq!(recovered(disk.after_power_cut(rng.random()), &[&held]), 0);
+                let batch = random_batch(&mut rng, &held, 20);
+                let mut last = held;
+                last.apply(&batch);
+                drive(&mut disk, &mut store, &batch, |_, _| {}).unwrap();
+                assert_eq!(recovered(disk.after_power_cut(rng.random()), &[&last]), 0);
+            })
+            .unwrap();
+            model = next;
+        }
+    }
+    assert!(believed > 4, "{believed} of {looks}");
+}
+
 #[test]
 fn creation_is_whole_or_nothing() {
     for seed in 0..60 {

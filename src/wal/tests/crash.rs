@@ -206,7 +206,11 @@ impl Run {
                 });
                 let _ = self.recover(&mut again);
                 again.clear_faults();
-                again.power_cut(self.random.bits());
+                if self.random.coin() {
+                    again.power_cut(self.random.bits());
+                } else {
+                    again.kill(self.random.bits());
+                }
                 disk = again;
             }
             let (_, survived) = self.recover(&mut disk)?;
