@@ -1,5 +1,5 @@
-//! Data directories in the wrong hands, with the real programs: etcd on one of ringd's, ringd on one of etcd's. Either
-//! way the start ends with an error that says so, and not a byte of the directory changes.
+//! Data directories as the real programs leave and find them: in the wrong hands (etcd on one of ringd's, ringd on one of
+//! etcd's) the start ends with an error that says so, and not a byte of the directory changes.
 
 mod support;
 
@@ -120,6 +120,27 @@ fn a_directory_of_etcds_is_refused(program: Program) {
     ringd_refuses(&server, &log);
     fs::remove_dir_all(&snap).expect("its directory is removed");
     ringd_refuses(&server, &log);
+}
+
+/// Bytes of the log up to the last that is not 0, after some puts one after the other.
+fn log_bytes(arguments: &[&str]) -> usize {
+    let mut server = Server::start(Program::Ringd, arguments);
+    write(&server, 0);
+    server.kill();
+    let segment = server
+        .data_directory()
+        .join("member/wal/0000000000000000-0000000000000000.wal");
+    let bytes = fs::read(segment).expect("the first segment");
+    server.restart();
+    assert_eq!(count(&server), KEYS);
+    bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1)
+}
+
+#[test]
+fn a_flag_pads_every_batch() {
+    let blocks = KEYS * 4096;
+    let (padded, dense) = (log_bytes(&["--wal-pad-batches"]), log_bytes(&[]));
+    assert!(padded > blocks && dense < blocks, "{padded} and {dense} bytes");
 }
 
 #[test]

@@ -14,6 +14,7 @@ const ELSEWHERE: &[&str] = &[
     "cores",
     "memory-budget",
     "initial-cluster-state",
+    "wal-pad-batches",
     "wal-writer",
 ];
 

@@ -510,6 +510,13 @@ pub const FLAGS: &[Flag] = &[
         Used,
         "how the log is written: ring, ring-linked, ring-helper or threads",
     ),
+    flag(
+        "wal-pad-batches",
+        "false",
+        Boolean,
+        Used,
+        "never write a block of the log twice, for disks that can damage a block as they write it",
+    ),
     flag("config-file", "", Text, Used, "read everything from this file instead"),
 ];
 

@@ -111,6 +111,8 @@ pub struct Config {
     pub memory_budget: u64,
     /// `--wal-writer`.
     pub wal_writer: WalWriter,
+    /// `--wal-pad-batches`.
+    pub wal_pad_batches: bool,
     /// What to log once logging works.
     pub warnings: Vec<String>,
 }
@@ -201,6 +203,7 @@ impl Config {
             memory_budget: memory_budget(texts.get("memory-budget"))
                 .map_err(|problem| ConfigError::new(format!("--memory-budget: {problem}")))?,
             wal_writer: WalWriter::from_text(texts.get("wal-writer"))?,
+            wal_pad_batches: boolean(&texts, "wal-pad-batches")?,
             gates: texts.gates,
             warnings: texts.warnings,
         })

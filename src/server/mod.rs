@@ -230,6 +230,7 @@ fn boot(config: &Config, roles: &Roles, budget: &Budget, readers: &Readers) -> B
     let wal = wal::Options {
         max_wals: config.max_wals,
         unsafe_no_fsync: config.unsafe_no_fsync,
+        pad_batches: config.wal_pad_batches,
         ..wal::Options::new(rand::random(), 0..wal::TOKENS)
     };
     let min_ttl_s = (3 * config.election_timeout / 2).as_secs_f64().ceil() as i64;

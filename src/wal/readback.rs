@@ -1,4 +1,5 @@
-//! Reading entries back from the log while it is written.
+//! Reading entries back from the log while it is written, for followers that lag behind what the log core keeps in
+//! memory. Nothing in a sole member asks for them yet.
 //!
 //! About once in 64 KiB the writer remembers where an entry begins and what the running checksum was there. A position
 //! stands for the stretch up to the next one. When an entry is appended at an old index, the positions from that index
