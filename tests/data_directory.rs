@@ -1,5 +1,5 @@
-//! Data directories as the real programs leave and find them: in the wrong hands (etcd on one of ringd's, ringd on one of
-//! etcd's) the start ends with an error that says so, and not a byte of the directory changes.
+//! Data directories as the real programs leave and find them. In the wrong hands (etcd on one of ringd's, ringd on
+//! one of etcd's) the start ends with an error that says so, and not a byte of the directory changes.
 
 mod support;
 

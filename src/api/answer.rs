@@ -1,6 +1,7 @@
 //! Responses in bytes: headers, and what apply answers in revisions turned into records.
 
 use super::records::Records;
+use crate::mvcc::index::KeyReader;
 use crate::mvcc::record::{KeyValueView, put_varint, varint_length};
 use crate::mvcc::revision::Revision;
 use crate::mvcc::view::View;
@@ -11,7 +12,6 @@ use crate::proto::etcdserverpb::{
 use crate::proto::mvccpb::KeyValue;
 use crate::state::outcome::{DeleteOutcome, OperationOutcome, PutOutcome, RangeOutcome, TxnOutcome};
 use crate::state::range::{Projection, RangeRows, RangeRun, Row};
-use crate::state::read::KeyReader;
 use bytes::Bytes;
 use prost::Message;
 

@@ -12,6 +12,7 @@ use super::service::{Api, Caller, WriteRequest};
 use super::tasks::{Ended, Task};
 use crate::grpc::Status;
 use crate::limits::{API_PART_BYTES, API_SLICE_ROWS};
+use crate::mvcc::index::KeyReader;
 use crate::mvcc::readers::Hold;
 use crate::mvcc::revision::Revision;
 use crate::mvcc::view::View;
@@ -22,7 +23,6 @@ use crate::state::compare::Comparing;
 use crate::state::outcome::Answer;
 use crate::state::plan;
 use crate::state::range::{RangeRows, RangeRun, Row};
-use crate::state::read::KeyReader;
 use bytes::Bytes;
 
 /// What is missing to make an answer.

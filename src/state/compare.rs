@@ -4,7 +4,7 @@
 //! decided beforehand in slices ([`Comparing`]), except for compares of values, whose cost is that of the records
 //! handed in.
 
-use crate::mvcc::index::KeyMeta;
+use crate::mvcc::index::{KeyMeta, KeyReader};
 use crate::mvcc::interval::RangeEnd;
 use crate::mvcc::record::KeyValueView;
 use crate::mvcc::revision::Revision;
@@ -14,7 +14,7 @@ use crate::proto::etcdserverpb::{
     request_op::Request,
 };
 use crate::state::error::StateError;
-use crate::state::read::{KeyReader, Records, for_each};
+use crate::state::read::{Records, for_each};
 use bytes::Bytes;
 use std::cmp::Ordering;
 use std::collections::HashMap;

@@ -4,12 +4,11 @@
 //! compaction at the *asked* revision would keep, and no tombstone at exactly the compact revision. If such a
 //! compaction would keep nothing at all, it takes all that the compaction at the compact revision has kept.
 
-use crate::mvcc::index::ResumeKey;
+use crate::mvcc::index::{KeyReader, ResumeKey};
 use crate::mvcc::interval::RangeEnd;
 use crate::mvcc::revision::Revision;
 use crate::state::error::StateError;
 use crate::state::range::Readable;
-use crate::state::read::KeyReader;
 use crc32c::crc32c_append;
 use std::ops::ControlFlow;
 

@@ -4,7 +4,7 @@
 //! Both together turn the tree of a request into the list of steps of the path that is taken; carrying them out cannot
 //! fail. Recursion is as deep as the request, which `depth` has bounded.
 
-use crate::mvcc::index::{KeyMeta, NEWEST};
+use crate::mvcc::index::{KeyMeta, KeyReader, NEWEST};
 use crate::mvcc::revision::Revision;
 use crate::proto::etcdserverpb::{
     DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest, request_op::Request,
@@ -12,7 +12,7 @@ use crate::proto::etcdserverpb::{
 use crate::state::compare::{self, Comparing, value_of};
 use crate::state::error::StateError;
 use crate::state::range::{RangeRun, Readable};
-use crate::state::read::{KeyReader, NoRecords, Records, for_each};
+use crate::state::read::{NoRecords, Records, for_each};
 use bytes::Bytes;
 use std::ops::ControlFlow;
 

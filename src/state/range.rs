@@ -4,7 +4,7 @@
 //! in the index it is given; records are fetched afterwards by revision. Only a sort by value needs them before it can
 //! say which rows they are.
 
-use crate::mvcc::index::KeyMeta;
+use crate::mvcc::index::{KeyMeta, KeyReader};
 use crate::mvcc::interval::RangeEnd;
 use crate::mvcc::revision::Revision;
 use crate::proto::etcdserverpb::{
@@ -12,7 +12,6 @@ use crate::proto::etcdserverpb::{
     range_request::{SortOrder, SortTarget},
 };
 use crate::state::error::StateError;
-use crate::state::read::KeyReader;
 use crate::state::validate::{has_default_order, has_revision_filter};
 use bytes::Bytes;
 use std::ops::ControlFlow;

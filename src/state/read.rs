@@ -1,70 +1,12 @@
-//! Reading keys, by the writer from its own index and by everybody else from a pinned one.
+//! Reading whole intervals of keys, and records that were fetched before they are read.
 
-use crate::mvcc::index::{KeyMeta, Pinned, ResumeKey, Tree};
+use crate::mvcc::index::{KeyMeta, KeyReader};
 use crate::mvcc::interval::RangeEnd;
 use crate::mvcc::revision::Revision;
 use bytes::Bytes;
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::ops::ControlFlow;
-
-/// What evaluation needs of an index; see `mvcc::index::Pinned` for what each function means.
-pub trait KeyReader {
-    /// The version of `key` that a read at `at_main` sees.
-    fn get(&self, key: &[u8], at_main: i64) -> Option<KeyMeta>;
-
-    /// One slice of the keys of an interval.
-    fn range(
-        &self,
-        start: &[u8],
-        end: RangeEnd<'_>,
-        at_main: i64,
-        visit: &mut dyn FnMut(&[u8], KeyMeta) -> ControlFlow<()>,
-    ) -> Option<ResumeKey>;
-
-    /// One slice of counting.
-    fn count(&self, start: &[u8], end: RangeEnd<'_>, at_main: i64) -> (u64, Option<ResumeKey>);
-}
-
-impl KeyReader for Tree {
-    fn get(&self, key: &[u8], at_main: i64) -> Option<KeyMeta> {
-        Tree::get(self, key, at_main)
-    }
-
-    fn range(
-        &self,
-        start: &[u8],
-        end: RangeEnd<'_>,
-        at_main: i64,
-        visit: &mut dyn FnMut(&[u8], KeyMeta) -> ControlFlow<()>,
-    ) -> Option<ResumeKey> {
-        Tree::range(self, start, end, at_main, visit)
-    }
-
-    fn count(&self, start: &[u8], end: RangeEnd<'_>, at_main: i64) -> (u64, Option<ResumeKey>) {
-        Tree::count(self, start, end, at_main)
-    }
-}
-
-impl<V: Send + Sync + 'static> KeyReader for Pinned<'_, V> {
-    fn get(&self, key: &[u8], at_main: i64) -> Option<KeyMeta> {
-        Pinned::get(self, key, at_main)
-    }
-
-    fn range(
-        &self,
-        start: &[u8],
-        end: RangeEnd<'_>,
-        at_main: i64,
-        visit: &mut dyn FnMut(&[u8], KeyMeta) -> ControlFlow<()>,
-    ) -> Option<ResumeKey> {
-        Pinned::range(self, start, end, at_main, visit)
-    }
-
-    fn count(&self, start: &[u8], end: RangeEnd<'_>, at_main: i64) -> (u64, Option<ResumeKey>) {
-        Pinned::count(self, start, end, at_main)
-    }
-}
 
 /// Shows every key of an interval, slice after slice, until `visit` breaks.
 pub(crate) fn for_each(

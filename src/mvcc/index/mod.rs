@@ -38,6 +38,7 @@ mod list;
 mod meta;
 mod node;
 mod read;
+mod reader;
 mod restore;
 mod sync;
 mod tree;
@@ -45,6 +46,7 @@ mod tree;
 use super::revision::Revision;
 pub use handles::{Index, IndexWriter, Pinned};
 pub use meta::{KeyMeta, NEWEST, Put};
+pub use reader::KeyReader;
 pub use restore::RestoreBatch;
 pub use tree::Tree;
 

@@ -2,29 +2,19 @@
 
 use super::model::Model;
 use crate::mvcc::index::node::{INNER_CHILDREN, Kind, Node};
-use crate::mvcc::index::{IndexWriter, KeyMeta, Pinned, ResumeKey, Tree};
+use crate::mvcc::index::{IndexWriter, KeyMeta, KeyReader, Tree};
 use crate::mvcc::interval::RangeEnd;
 use std::ops::ControlFlow;
 
-/// Both ends of the index answer the same questions.
-pub trait Reader {
-    fn get(&self, key: &[u8], at_main: i64) -> Option<KeyMeta>;
-    fn range_slice(
-        &self,
-        start: &[u8],
-        end: RangeEnd<'_>,
-        at_main: i64,
-        visit: &mut dyn FnMut(&[u8], KeyMeta) -> ControlFlow<()>,
-    ) -> Option<ResumeKey>;
-    fn count_slice(&self, start: &[u8], end: RangeEnd<'_>, at_main: i64) -> (u64, Option<ResumeKey>);
-
+/// Whole intervals, read slice after slice.
+pub trait Reader: KeyReader {
     /// A whole range, read in slices of at most `limit` keys.
     fn range_all(&self, start: &[u8], end: RangeEnd<'_>, at_main: i64, limit: usize) -> Vec<(Vec<u8>, KeyMeta)> {
         let mut found = Vec::new();
         let mut next = Some(start.to_vec());
         while let Some(start) = next {
             let mut left = limit;
-            next = self.range_slice(&start, end, at_main, &mut |key, meta| {
+            next = self.range(&start, end, at_main, &mut |key, meta| {
                 found.push((key.to_vec(), meta));
                 left -= 1;
                 if left == 0 {
@@ -38,9 +28,9 @@ pub trait Reader {
     }
 
     fn count_all(&self, start: &[u8], end: RangeEnd<'_>, at_main: i64) -> u64 {
-        let (mut total, mut next) = self.count_slice(start, end, at_main);
+        let (mut total, mut next) = self.count(start, end, at_main);
         while let Some(start) = next {
-            let (more, resume) = self.count_slice(&start, end, at_main);
+            let (more, resume) = self.count(&start, end, at_main);
             total += more;
             next = resume;
         }
@@ -48,29 +38,7 @@ pub trait Reader {
     }
 }
 
-macro_rules! reader {
-    ($reader:ty) => {
-        impl Reader for $reader {
-            fn get(&self, key: &[u8], at_main: i64) -> Option<KeyMeta> {
-                self.get(key, at_main)
-            }
-            fn range_slice(
-                &self,
-                start: &[u8],
-                end: RangeEnd<'_>,
-                at_main: i64,
-                visit: &mut dyn FnMut(&[u8], KeyMeta) -> ControlFlow<()>,
-            ) -> Option<ResumeKey> {
-                self.range(start, end, at_main, visit)
-            }
-            fn count_slice(&self, start: &[u8], end: RangeEnd<'_>, at_main: i64) -> (u64, Option<ResumeKey>) {
-                self.count(start, end, at_main)
-            }
-        }
-    };
-}
-reader!(Tree);
-reader!(Pinned<'_, i64>);
+impl<K: KeyReader> Reader for K {}
 
 /// Asks everything about one revision. `bounds` are keys to begin and end ranges at.
 pub fn same_at(reader: &dyn Reader, model: &Model, at_main: i64, bounds: &[Vec<u8>]) {
