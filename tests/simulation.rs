@@ -121,9 +121,9 @@ fn summarize(reports: &[Report], elapsed: Duration, is_single: bool) {
 }
 
 /// All but the last found a checkpoint that left a state from which the next start read something else: a removed
-/// tombstone that was never stored, deletions forgotten with a checkpoint that was given up, one page high up in a short
-/// file that was never moved down, a last checkpoint that was skipped for a shortage long over. The last found a start
-/// that believed what the failed sync of an interrupted start had dropped from the log, because reads went on showing it.
+/// tombstone that was never stored, deletions forgotten with a checkpoint that was given up, one page high up in a
+/// short file that was never moved down, a last checkpoint that was skipped for a shortage long over. The last found a
+/// start that believed what the failed sync of an interrupted start had dropped from the log, since reads showed it.
 #[test]
 fn seeds_that_failed_once() {
     for seed in [112, 322, 568, 584, 968, 1033, 1116, 1259, 1315, 1562] {

@@ -5,7 +5,7 @@
 //! start fall back to the older meta.
 
 use super::codec::{take, take_u8, take_u32, take_u64};
-use super::page::{ExtentRef, NODE_REF_BYTES, NodeRef, TREE_COUNT};
+use super::page::{ExtentRef, FIRST_DATA_PAGE, NODE_REF_BYTES, NodeRef, TREE_COUNT};
 use super::root::{StateFields, TreeRef};
 use crate::limits::pages::{HEIGHT_MAX, MEMBERSHIP_MAX_BYTES, PAGE_BYTES};
 use bytes::Bytes;
@@ -35,6 +35,14 @@ pub(super) struct Meta {
 }
 
 impl Meta {
+    /// The last page that the commit uses.
+    pub fn last_page(&self) -> u32 {
+        let roots = self.trees.iter().filter_map(|tree| tree.root);
+        let roots = roots.map(|root| root.highest);
+        let list = self.free_list.map(|(extent, _)| extent.last());
+        roots.chain(list).max().unwrap_or(FIRST_DATA_PAGE - 1)
+    }
+
     /// Writes the meta into a zeroed page.
     pub fn encode(&self, page: &mut [u8]) {
         let mut out = Vec::with_capacity(SECTORS * PAYLOAD);

@@ -12,7 +12,7 @@ use super::page::{ExtentRef, FIRST_DATA_PAGE, PageAddress, TREE_COUNT, checksum}
 use super::root::{Root, RootInner, StateFields, TreeRef};
 use super::space::SpaceReturn;
 use crate::io::buffer::AlignedBuffer;
-use crate::io::disk::{Disk, FileId, OpenMode, Operation, Outcome};
+use crate::io::disk::{Disk, DiskError, FileId, OpenMode, Operation, Outcome};
 use crate::limits::pages::{
     CHUNK_PAGES, OPERATIONS, PAGE_BYTES, RESERVE_PAGES, WRITER_CACHE_BYTES, WRITER_CACHE_BYTES_MIN,
 };
@@ -157,12 +157,7 @@ impl PageStore {
             next_generation,
             note,
         } = chosen;
-        let used = meta.trees.iter().filter_map(|tree| tree.root).map(|root| root.highest);
-        let last = used
-            .chain(meta.free_list.map(|(extent, _)| extent.last()))
-            .max()
-            .unwrap_or(1);
-        let needed = (u64::from(last) + 1) * PAGE_BYTES as u64;
+        let needed = u64::from(meta.last_page() + 1) * PAGE_BYTES as u64;
         if length < needed {
             return Err(StoreFailure::Cut {
                 path: path.to_path_buf(),
@@ -178,13 +173,7 @@ impl PageStore {
         })?;
         space.reserve = options.reserve_pages;
         space.limit = u32::try_from(options.limit_bytes / PAGE_BYTES as u64).unwrap_or(u32::MAX);
-        disk.call(Operation::Write {
-            file,
-            offset: (slot * PAGE_BYTES) as u64,
-            buffer: page,
-            durable: true,
-        })
-        .map_err(fail)?;
+        write_meta(disk, file, slot, page).map_err(fail)?;
         let root = Root::new(meta.generation, meta.trees, meta.fields);
         assert!(!options.tokens.is_empty(), "the store needs a token");
         let operations = OPERATIONS.min((options.tokens.end - options.tokens.start) as usize);
@@ -367,6 +356,17 @@ fn read_metas(disk: &mut dyn Disk, file: FileId, path: &Path) -> Result<(Chosen,
     let chosen = meta::choose([first, second]).map_err(|found| refused(found.page, found.offset, found.reason))?;
     let page = pages.swap_remove(chosen.slot);
     Ok((chosen, page))
+}
+
+fn write_meta(disk: &mut dyn Disk, file: FileId, slot: usize, buffer: AlignedBuffer) -> Result<(), DiskError> {
+    let (offset, durable) = ((slot * PAGE_BYTES) as u64, true);
+    let write = Operation::Write {
+        file,
+        offset,
+        buffer,
+        durable,
+    };
+    disk.call(write).map(|_| ())
 }
 
 fn read_free_list(disk: &mut dyn Disk, file: FileId, path: &Path, meta: &Meta) -> Result<FreeSpace, StoreFailure> {

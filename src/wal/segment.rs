@@ -138,7 +138,7 @@ pub fn scan<E>(
             Frame::Damaged { reason, torn } => break Some((reason, torn)),
             Frame::Record { record, next } => (record, next),
         };
-        let kind = RecordKind::from_number(record.kind);
+        let (kind, offset) = (RecordKind::from_number(record.kind), position as u64);
         if position == 0 && kind != Some(RecordKind::Checksum) {
             break Some(("a segment must begin with a checksum record".to_string(), false));
         }
@@ -160,9 +160,7 @@ pub fn scan<E>(
             Some(RecordKind::Checksum) => match ChecksumUse::of(record.data) {
                 Some(ChecksumUse::Format(found)) if key.is_none() => key = Some(found),
                 Some(ChecksumUse::Plain | ChecksumUse::Padding) => {}
-                _ if key.is_some_and(|key| is_mark(&record, key, sequence, position as u64)) => {
-                    last_mark = Some(position as u64);
-                }
+                _ if key.is_some_and(|key| is_mark(&record, key, sequence, offset)) => last_mark = Some(offset),
                 _ => {
                     break Some((
                         "a mark that is not this segment's".to_string(),

@@ -1,6 +1,7 @@
 //! Tests of the whole log on the faulty disk.
 
 mod crash;
+mod failed_syncs;
 mod format;
 mod rules;
 mod space;
