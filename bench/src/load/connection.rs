@@ -11,7 +11,7 @@ use super::reply::Reply;
 use crate::wire::{INITIAL_WINDOW, LAST_STREAM, PREFIX_LENGTH, TABLE_BYTES, Wire, message_length, write_prefix};
 use ringd::http::frame::{FrameHeader, HEADER_LENGTH, flag, kind, setting};
 use std::io::{self, ErrorKind};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 const INPUT_BYTES: usize = 256 << 10;
@@ -53,7 +53,7 @@ pub struct Finished {
 }
 
 pub struct Connection {
-    wire: Wire,
+    pub wire: Wire,
     /// Trailers that said OK and only read the decoder's table; forgotten when the table is written.
     known_good: Vec<u8>,
     fields: Fields,
@@ -91,30 +91,16 @@ impl Connection {
             in_flight: 0,
             complaints: 0,
         };
-        connection.flush()?;
+        connection.wire.flush()?;
         while !connection.settled {
             connection.receive(&mut |_| ())?;
-            connection.flush()?;
+            connection.wire.flush()?;
         }
         if connection.table_bytes < TABLE_BYTES as u32 {
             connection.fields = Fields::new(address.to_string(), methods, connection.table_bytes);
         }
         connection.wire.socket().set_nonblocking(true)?;
         Ok(connection)
-    }
-
-    pub fn socket(&self) -> &TcpStream {
-        self.wire.socket()
-    }
-
-    /// Whether bytes wait for the socket to take them.
-    pub fn has_output(&self) -> bool {
-        self.wire.has_output()
-    }
-
-    /// Writes what the socket takes.
-    pub fn flush(&mut self) -> io::Result<()> {
-        self.wire.flush()
     }
 
     /// The slot that the next call gets, if it may start now, by the streams and the windows.

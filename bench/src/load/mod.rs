@@ -145,9 +145,9 @@ pub fn revision(address: SocketAddr) -> io::Result<i64> {
     let recipe = Recipe::count();
     let mut connection = Connection::open(address, 1, 1)?;
     let mut ready = Ready::new()?;
-    ready.add(connection.socket().as_fd(), 0)?;
+    ready.add(connection.wire.socket().as_fd(), 0)?;
     connection.start(0, &recipe, recipe::Call::default(), 0, Instant::now());
-    connection.flush()?;
+    connection.wire.flush()?;
     let mut answer = None;
     while answer.is_none() {
         let mut events = Vec::new();
@@ -172,7 +172,7 @@ impl Run<'_> {
     fn drive(&mut self, connections: &mut [Connection]) -> io::Result<(Mark, Mark)> {
         let mut ready = Ready::new()?;
         for (which, connection) in connections.iter().enumerate() {
-            ready.add(connection.socket().as_fd(), which)?;
+            ready.add(connection.wire.socket().as_fd(), which)?;
         }
         let mut full = vec![false; connections.len()];
         let mut touched: Vec<usize> = (0..connections.len()).collect();
@@ -204,10 +204,10 @@ impl Run<'_> {
             self.start_calls(connections, &mut touched, &mut clock, now)?;
             for &which in &touched {
                 let connection = &mut connections[which];
-                connection.flush()?;
-                if connection.has_output() != full[which] {
-                    full[which] = connection.has_output();
-                    ready.change(connection.socket().as_fd(), which, full[which])?;
+                connection.wire.flush()?;
+                if connection.wire.has_output() != full[which] {
+                    full[which] = connection.wire.has_output();
+                    ready.change(connection.wire.socket().as_fd(), which, full[which])?;
                 }
             }
             touched.clear();

@@ -35,10 +35,9 @@ pub(super) fn run(options: &Options) -> io::Result<()> {
     let (mut events, mut bytes, mut first) = (0, 0, None);
     while events < expected {
         for connection in &mut watching {
-            connection.flush()?;
+            connection.wire.flush()?;
         }
-        let sockets = watching.iter().map(|one| (one.socket(), one.has_output()));
-        let polled = await_any(sockets, SILENCE)?;
+        let polled = await_any(watching.iter().map(|connection| &connection.wire), SILENCE)?;
         for (connection, _) in watching
             .iter_mut()
             .zip(&polled)

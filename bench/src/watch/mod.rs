@@ -11,11 +11,12 @@ mod streams;
 use crate::load::connection::Connection;
 use crate::load::process::{self, cpu_time};
 use crate::load::recipe::{Call, Recipe, key_of};
+use crate::wire::Wire;
 use hdrhistogram::Histogram;
 use ringd::proto::etcdserverpb::WatchCreateRequest;
 use serde_json::json;
 use std::io;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -280,13 +281,12 @@ impl Load<'_> {
 
     /// Sends what there is to send, waits for something to come, and takes it.
     fn turn(&mut self, wait: Duration) -> io::Result<()> {
-        self.writer.flush()?;
+        self.writer.wire.flush()?;
         for connection in &mut self.watching {
-            connection.flush()?;
+            connection.wire.flush()?;
         }
-        let sockets = std::iter::once((self.writer.socket(), self.writer.has_output()));
-        let watching = self.watching.iter().map(|one| (one.socket(), one.has_output()));
-        let polled = await_any(sockets.chain(watching), wait)?;
+        let watching = self.watching.iter().map(|connection| &connection.wire);
+        let polled = await_any(std::iter::once(&self.writer.wire).chain(watching), wait)?;
         let readable = |polled: &libc::pollfd| polled.revents & !libc::POLLOUT != 0;
         if polled.first().is_some_and(readable) {
             let (mut good, mut bad) = (0, 0);
@@ -352,14 +352,11 @@ impl Load<'_> {
     }
 }
 
-/// Waits until a socket has something, takes something if it is to, or the time is over.
-fn await_any<'a>(
-    sockets: impl Iterator<Item = (&'a TcpStream, bool)>,
-    wait: Duration,
-) -> io::Result<Vec<libc::pollfd>> {
-    let polled = sockets.map(|(socket, has_output)| libc::pollfd {
-        fd: socket.as_raw_fd(),
-        events: libc::POLLIN | if has_output { libc::POLLOUT } else { 0 },
+/// Waits until a connection has something, takes something if it is to, or the time is over.
+fn await_any<'a>(wires: impl Iterator<Item = &'a Wire>, wait: Duration) -> io::Result<Vec<libc::pollfd>> {
+    let polled = wires.map(|wire| libc::pollfd {
+        fd: wire.socket().as_raw_fd(),
+        events: libc::POLLIN | if wire.has_output() { libc::POLLOUT } else { 0 },
         revents: 0,
     });
     let mut polled: Vec<_> = polled.collect();

@@ -10,7 +10,7 @@ use ringd::http::frame::{FrameHeader, flag, kind};
 use ringd::proto::etcdserverpb::WatchCreateRequest;
 use ringd::proto::etcdserverpb::{WatchRequest, watch_request::RequestUnion};
 use std::io;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 
 const INPUT_BYTES: usize = 1 << 20;
 const STREAM_WINDOW: u32 = 16 << 20;
@@ -27,7 +27,7 @@ struct Stream {
 
 /// A connection with its streams, the first of which has number 1.
 pub struct Streams {
-    wire: Wire,
+    pub wire: Wire,
     fields: Fields,
     streams: Vec<Stream>,
     /// Watches that were created.
@@ -69,20 +69,6 @@ impl Streams {
             write_prefix(&mut self.wire.output, message.len());
             self.wire.output.extend_from_slice(&message);
         }
-    }
-
-    pub fn socket(&self) -> &TcpStream {
-        self.wire.socket()
-    }
-
-    /// Whether bytes wait for the socket to take them.
-    pub fn has_output(&self) -> bool {
-        self.wire.has_output()
-    }
-
-    /// Writes what the socket takes.
-    pub fn flush(&mut self) -> io::Result<()> {
-        self.wire.flush()
     }
 
     /// Reads once and tells of every event.
