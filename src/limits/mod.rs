@@ -24,6 +24,9 @@ pub const RAFT_MESSAGE_BYTES_MAX: u64 = 1 << 20;
 pub const RAFT_INFLIGHT_MESSAGES_MAX: usize = 512;
 /// Bytes of committed entries handed out by one Ready.
 pub const RAFT_COMMITTED_BYTES_PER_READY_MAX: u64 = 16 << 20;
+
+// reactor: serve cores.
+
 /// Memory that a serve core's executor registers for its own file I/O, which it hardly does: its least.
 pub const SERVE_IO_MEMORY_BYTES: usize = 64 * 1024;
 /// After this long a serve core looks for I/O even though tasks are still runnable.
@@ -60,7 +63,8 @@ pub const MAX_MESSAGE_LEVELS: usize = 10_000;
 pub const MAX_GROUP_LEVELS: usize = 100;
 /// Levels of nested transactions that are decoded; it bounds the stack, and so `--max-txn-ops` has no effect beyond it.
 pub const MAX_TXN_LEVELS: usize = 256;
-// Index.
+
+// mvcc::index.
 
 /// Keys that one slice of an index read looks at before it stops with the key to go on from: under 1 ms of work.
 pub const INDEX_SLICE_ENTRIES: usize = 4096;
@@ -130,6 +134,9 @@ const _: () = assert!(HTTP_CONTINUATION_FRAMES as usize * HTTP_FRAME_BYTES >= HT
 pub const GRPC_ASSEMBLY_BYTES: usize = 64 << 20;
 /// First allocation for a message that spans frames, in bytes; more only as bytes arrive.
 pub const GRPC_ASSEMBLY_FIRST_BYTES: usize = 65_536;
+
+// state: leases.
+
 /// Keys of a lease that are kept in a list; more go into a tree.
 pub const LEASE_KEYS_IN_LIST: usize = 32;
 /// Out-of-date timer entries of leases below which nobody cleans up.
@@ -241,14 +248,13 @@ pub const NET_TASKS_END: std::time::Duration = std::time::Duration::from_millis(
 
 /// Page cache of the log core, for records that decide about entries; a small memory budget makes it smaller.
 pub const LOG_CORE_CACHE_BYTES: usize = 8 << 20;
-/// Bytes of entries behind the page store that call for a checkpoint; a small memory budget makes it less.
 /// Pairs of a small tree restored between two looks at what is missing.
 pub const RESTORE_SLICE: usize = 4096;
 /// Bytes of keys in a batch of records at boot from which on it is taken over, when keys are too long for their leaves.
 pub const RESTORE_KEY_BYTES: usize = 8 << 20;
 /// Most threads that decode records at boot: the one that writes the index keeps up with no more.
 pub const BOOT_DECODERS_MAX: usize = 4;
-/// Bytes of records behind the page store that call for a checkpoint.
+/// Bytes of entries behind the page store that call for a checkpoint; a small memory budget makes it less.
 pub const CHECKPOINT_DIRTY_BYTES: u64 = 32 << 20;
 /// A checkpoint is made at least this often while anything changes.
 pub const CHECKPOINT_INTERVAL: std::time::Duration = std::time::Duration::from_secs(30);
