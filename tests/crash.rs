@@ -10,7 +10,7 @@ use std::{
     cell::RefCell,
     collections::BTreeMap,
     rc::Rc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use rand::{Rng, SeedableRng};
@@ -32,6 +32,9 @@ const WRITERS: usize = 6;
 const KEYS: usize = 8;
 /// How long the server runs before it is killed, in milliseconds.
 const LIFE_MS: std::ops::Range<u64> = 50..600;
+/// So many requests are answered before, however long that takes, up to a minute.
+const LEAST_ACKNOWLEDGED: u64 = 10;
+const LONGEST_LIFE: Duration = Duration::from_secs(60);
 /// A lease that outlives the test.
 const LEASE_TTL: i64 = 100_000;
 /// How many revisions a compaction leaves behind the newest.
@@ -351,7 +354,12 @@ fn acknowledged_writes_survive_kill_9() {
                     ledger.clone(),
                 )));
             }
-            tokio::time::sleep(life).await;
+            // However slow the machine is, a life has to mean something.
+            let (born, before) = (Instant::now(), ledger.borrow().acknowledged);
+            while born.elapsed() < life || ledger.borrow().acknowledged < before + LEAST_ACKNOWLEDGED {
+                assert!(born.elapsed() < LONGEST_LIFE, "the server answers hardly anything");
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
             server.kill();
             for writer in writers {
                 writer.await.expect("a writer ends without a complaint");
@@ -381,10 +389,5 @@ fn acknowledged_writes_survive_kill_9() {
     println!(
         "{rounds} rounds, {} acknowledged, revision {}, compacted {}",
         ledger.acknowledged, ledger.revision, ledger.compacted
-    );
-    assert!(
-        ledger.acknowledged > rounds * 10,
-        "too few writes to mean anything: {}",
-        ledger.acknowledged
     );
 }

@@ -8,7 +8,7 @@ mod support;
 use std::{
     fs::File,
     io::Write,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -16,8 +16,10 @@ use std::{
 
 use support::server::{Program, Server, tool};
 
-/// How long a watch may take to print what it is expected to print.
-const WATCH_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a watch may take to print what it is expected to print, on a loaded machine.
+const WATCH_TIMEOUT: Duration = Duration::from_secs(60);
+/// etcdctl's own time-outs: by itself it gives up after 2 and 5 seconds, which a loaded machine may take.
+const PATIENT: [&str; 3] = ["--dial-timeout=60s", "--command-timeout=60s", "--keepalive-timeout=60s"];
 /// Numbers in JSON or in the `fields` format that differ from member to member.
 const MEMBERS_OWN: [&str; 12] = [
     "\"raft_term\":",
@@ -71,7 +73,8 @@ impl Ctl {
         command
             .env_clear()
             .env("ETCDCTL_API", "3")
-            .arg(format!("--endpoints={}", self.server.address()));
+            .arg(format!("--endpoints={}", self.server.address()))
+            .args(PATIENT);
         command.args(arguments.iter().map(|argument| argument.replace("LEASE", &self.lease)));
         command
     }
@@ -108,20 +111,36 @@ impl Ctl {
     /// Runs a watch until it has printed enough, and returns what it printed.
     fn watch(&self, arguments: &[&str], enough: impl Fn(&str) -> bool) -> String {
         let directory = tempfile::tempdir().expect("a temporary directory");
-        let path = directory.path().join("out");
+        let [path, complaints] = ["out", "error"].map(|name| directory.path().join(name));
+        let read = |path: &Path| std::fs::read_to_string(path).expect("the output");
         let mut command = self.command(arguments);
         command
             .stdin(Stdio::null())
             .stdout(File::create(&path).expect("a file"))
-            .stderr(Stdio::null());
+            .stderr(File::create(&complaints).expect("a file"));
         let mut child = command.spawn().expect("etcdctl starts");
         let deadline = Instant::now() + WATCH_TIMEOUT;
         let printed = loop {
-            let printed = std::fs::read_to_string(&path).expect("the output");
-            if enough(&printed) || Instant::now() > deadline {
+            // Before what it printed is read, so that nothing can come behind.
+            let ended = child.try_wait().expect("wait for a child");
+            let printed = read(&path);
+            if enough(&printed) {
                 break printed;
             }
-            thread::sleep(Duration::from_millis(10));
+            let problem = match ended {
+                Some(status) => format!("ended with {status}"),
+                None if Instant::now() > deadline => format!("printed too little in {WATCH_TIMEOUT:?}"),
+                None => {
+                    thread::sleep(Duration::from_millis(10));
+                    continue;
+                }
+            };
+            let _ = child.kill();
+            let program = self.server.program();
+            panic!(
+                "{arguments:?} on {program:?} {problem}:\n{printed}\n{}",
+                read(&complaints)
+            );
         };
         child.kill().expect("etcdctl is killed");
         child.wait().expect("etcdctl ends");

@@ -26,9 +26,11 @@ use support::{
 };
 
 /// The longest that one request of the client that means well may take, on a loaded machine and without optimization.
-const PATIENCE: Duration = Duration::from_secs(15);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// How long the server may take to be as before once the others are gone.
-const RECOVERY: Duration = Duration::from_secs(20);
+const RECOVERY: Duration = Duration::from_secs(60);
+/// The server's `--memory-budget`: far more than it may take here.
+const BUDGET: &str = "8GiB";
 /// What a server may hold more afterwards than before, and while it is attacked.
 const LEFT_BYTES: u64 = 48 << 20;
 const ATTACKED_BYTES: u64 = 256 << 20;
@@ -92,7 +94,7 @@ impl WellBehaved {
 /// Lets `attack` do its worst, and checks what is promised. `stored` bytes are written on the way, which the server
 /// keeps in its event window, and what is on its way to the page file once more.
 fn survives(name: &str, stored: u64, attack: impl FnOnce(&Server)) {
-    let server = Server::subject(&[]);
+    let server = Server::subject_of_fixed_size(BUDGET, &[]);
     warm_up(&server);
     let before = server.usage();
     let client = WellBehaved::start(&server);

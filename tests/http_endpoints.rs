@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use support::etcd;
 use support::grpc::Channel;
 use support::http::{Answer, exchange, request};
-use support::server::{Program, Server};
+use support::server::{Program, Server, ports::Port};
 
 fn get(server: &Server, target: &str) -> Answer {
     request(&server.address(), "GET", target)
@@ -100,16 +100,15 @@ fn alarms_make_it_unhealthy() {
 /// A server on three kinds of listeners, which `support` can't start: its client port has no HTTP.
 struct Listeners {
     child: Child,
-    ports: [u16; 3],
+    ports: [Port; 3],
     _directory: tempfile::TempDir,
 }
 
 impl Listeners {
     fn start() -> Listeners {
         let directory = tempfile::tempdir().expect("a directory");
-        let sockets = [(); 3].map(|()| std::net::TcpListener::bind("127.0.0.1:0").expect("a free port"));
-        let ports = sockets.map(|socket| socket.local_addr().expect("its address").port());
-        let [client, http, metrics] = ports;
+        let ports = [(); 3].map(|()| Port::reserve());
+        let [client, http, metrics] = ports.each_ref().map(Port::number);
         let child = Command::new(Program::Ringd.path())
             .arg("--data-dir")
             .arg(directory.path().join("data"))
@@ -136,7 +135,7 @@ impl Listeners {
     }
 
     fn address(&self, at: usize) -> String {
-        format!("127.0.0.1:{}", self.ports[at])
+        format!("127.0.0.1:{}", self.ports[at].number())
     }
 }
 
@@ -389,12 +388,12 @@ fn metrics_tell_what_happened() {
     let count = names.len();
     names.dedup();
     assert_eq!(names.len(), count, "a family stands twice");
-    // A put takes microseconds more than nothing and less than a second.
+    // A put takes microseconds more than nothing, and less than seconds even on a loaded machine.
     let below = |bound: &str| {
         let name = r#"ringd_request_duration_seconds_bucket{success="true",type="Put",le=""#;
         series(page, &format!("{name}{bound}\"}}"))
     };
-    assert_eq!((below("7.8125e-06"), below("1.024")), (0.0, 2.0));
+    assert_eq!((below("7.8125e-06"), below("16.384")), (0.0, 2.0));
 }
 
 #[cfg(feature = "blackbox")]
@@ -456,7 +455,7 @@ mod compared {
     fn logs_are_read_like_etcds() {
         for program in [Program::Ringd, Program::Reference] {
             let server = Server::start(program, &["--log-level=info"]);
-            let until = Instant::now() + Duration::from_secs(10);
+            let until = Instant::now() + Duration::from_secs(30);
             // Health may be told a moment before the log tells it.
             let (line, keys) = loop {
                 let mut lines = log_lines(&server.log()).into_iter();

@@ -18,7 +18,7 @@ use tokio::time::timeout;
 /// The metadata of a watch that must not go on without a leader.
 const REQUIRE_LEADER: &[(&str, &str)] = &[("hasleader", "true"), ("client-api-version", "3.7.0")];
 /// How long a watch may take to deliver.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// The oldest version whose progress answers kube-apiserver trusts.
 const PROGRESS_SINCE: [u64; 3] = [3, 5, 13];
 const PREFIX: &str = "/registry/pods/";

@@ -324,7 +324,7 @@ fn counted(server: &Server) -> Vec<(&'static str, f64)> {
         let channel = Channel::connect(&server.address()).await.expect("a connection");
         let stream = load(&channel).await;
         server.http_get("/health").expect("an answer");
-        let until = Instant::now() + Duration::from_secs(10);
+        let until = Instant::now() + Duration::from_secs(30);
         let mut scrapes = 0.0;
         let change = loop {
             scrapes += 1.0;

@@ -7,7 +7,9 @@ use ringd::pages::{self, PageStore};
 use ringd::proto::etcdserverpb as pb;
 use ringd::reactor::Doorbell;
 use ringd::reactor::disk::{DiskOptions, ThreadDisk};
+use std::cell::Cell;
 use std::net::TcpStream;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 use support::block_on;
 use support::etcd;
@@ -16,7 +18,7 @@ use support::server::{Program, Server};
 use tokio::task::LocalSet;
 
 /// How long a shutdown may take with a client that does not read: its 5 seconds, a checkpoint, and a slow machine.
-const SHUTDOWN_MAX: Duration = Duration::from_secs(15);
+const SHUTDOWN_MAX: Duration = Duration::from_secs(30);
 /// Keys and their size in bytes: a list that is many times longer than the windows it is read with.
 const KEYS: usize = 40;
 const VALUE_BYTES: usize = 32 << 10;
@@ -137,8 +139,9 @@ fn writers_hear_no_or_their_write_is_kept() {
     let address = server.address();
     let local = LocalSet::new();
     let acknowledged: Vec<usize> = block_on(local.run_until(async {
+        let writing = Rc::new(Cell::new(0));
         let writers = (0..8).map(|writer| {
-            let address = address.clone();
+            let (address, writing) = (address.clone(), writing.clone());
             tokio::task::spawn_local(async move {
                 let channel = Channel::connect(&address).await.expect("a connection");
                 let mut written = 0;
@@ -147,12 +150,16 @@ fn writers_hear_no_or_their_write_is_kept() {
                     if channel.call::<pb::PutResponse>(etcd::PUT, &put).await.is_err() {
                         return written;
                     }
+                    writing.set(writing.get() + usize::from(written == 0));
                     written += 1;
                 }
             })
         });
         let writers: Vec<_> = writers.collect();
         tokio::time::sleep(Duration::from_millis(500)).await;
+        while writing.get() < writers.len() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
         server.signal("TERM");
         let mut acknowledged = Vec::new();
         for writer in writers {

@@ -38,7 +38,8 @@ const NOT_FOUND: i32 = 5;
 /// Leases end by themselves, or are revoked before.
 const LEASE_TTL: i64 = 3;
 /// What the server is told: little memory and few old log segments, so that both reach their bounds in a short run.
-const ARGUMENTS: [&str; 3] = ["--unsafe-no-fsync", "--memory-budget=64MiB", "--max-wals=1"];
+const ARGUMENTS: [&str; 2] = ["--unsafe-no-fsync", "--max-wals=1"];
+const BUDGET: &str = "64MiB";
 /// A figure has leveled off when a straight line through the second half of its samples rises at most by this share
 /// of the mean, or by the figure's own step, whichever is more: files grow in steps.
 const GROWTH_ALLOWED: f64 = 0.05;
@@ -219,7 +220,7 @@ fn nothing_grows_without_end() {
         Program::Ringd => &ARGUMENTS,
         _ => &ARGUMENTS[..1],
     };
-    let server = Server::subject(arguments);
+    let server = Server::subject_of_fixed_size(BUDGET, arguments);
     let address = server.address();
     let samples = block_on(LocalSet::new().run_until(async {
         let end = Instant::now() + length;

@@ -289,7 +289,7 @@ fn many_watches_lose_nothing() {
         0 => &QUICK,
         _ => &LONG,
     };
-    let server = Server::subject(&["--unsafe-no-fsync"]);
+    let server = Server::subject_of_fixed_size("8GiB", &["--unsafe-no-fsync"]);
     let address = server.address();
     let finals: Arc<OnceLock<Versions>> = Arc::default();
     let (opened, all_opened) = mpsc::channel();

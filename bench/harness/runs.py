@@ -452,7 +452,7 @@ def verify(run, risen):
         # A load of watches, which sees to it itself that no event is lost, repeated or out of order.
         puts = run["puts_rate"] * run["seconds"]
         said = f"{run['calls']} events of {puts:.0f} puts, the revision rose by {risen} from before its warm-up"
-        return run["calls"] > 0 and run["failed"] == 0 and risen >= max(puts, 1), said
+        return run["calls"] > 0 and run["failed"] == 0 and risen >= max(round(puts), 1), said
     said = f"{run['calls']} calls, {run['failed']} failed, the revision rose by {risen}"
     if risen != run["revision_rose"]:
         said += f" where the load's calls make {run['revision_rose']}"

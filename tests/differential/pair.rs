@@ -1,6 +1,10 @@
 //! Two servers that are given the same requests, one after the other, and whose answers are compared at once.
 
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 use prost::Message;
@@ -27,8 +31,14 @@ const SENTINEL_ID: i64 = 1_000_000;
 /// The puts after which every watch that starts a little in the future has started.
 const SENTINEL_PUTS: usize = 6;
 /// How often a compaction in the background is asked whether it is done, and how long apart.
-const COMPACTION_POLLS: u32 = 200;
+const COMPACTION_POLLS: u32 = 12_000;
 const COMPACTION_POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// How long events that progress answers have overtaken may take, and how long apart they are looked for.
+const OVERTAKEN_TIMEOUT: Duration = Duration::from_secs(60);
+const OVERTAKEN_INTERVAL: Duration = Duration::from_millis(100);
+/// How long a lease may take to end after its time, and how often it is asked.
+const LEASE_END_TIMEOUT: Duration = Duration::from_secs(60);
+const LEASE_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// The longest text of a request or an answer in a report.
 const REPORT_LENGTH: usize = 6000;
 
@@ -114,13 +124,41 @@ impl Side {
         for stream in &mut self.watching {
             stream.wait_for_progress(revision).await?;
         }
-        if self.server.program() == Program::Etcd351 {
-            // Its progress answers may overtake events: give those time to come.
-            for stream in &mut self.watching {
-                stream.settle(Duration::from_millis(150)).await?;
+        Ok(())
+    }
+
+    /// Waits for events that progress answers have overtaken, until there are as many as another side has seen.
+    async fn wait_for_overtaken(&mut self, other: &Self) -> Result<(), String> {
+        let deadline = Instant::now() + OVERTAKEN_TIMEOUT;
+        for (stream, other) in self.watching.iter_mut().zip(&other.watching) {
+            stream.settle(OVERTAKEN_INTERVAL).await?;
+            while stream.seen_count() < other.seen_count() && Instant::now() < deadline {
+                stream.settle(OVERTAKEN_INTERVAL).await?;
             }
         }
         Ok(())
+    }
+
+    async fn wait_for_lease_end(&self, id: i64) -> Result<(), String> {
+        let deadline = Instant::now() + LEASE_END_TIMEOUT;
+        let asked = pb::LeaseTimeToLiveRequest { id, keys: false };
+        loop {
+            let lease: pb::LeaseTimeToLiveResponse = self
+                .channel
+                .call(etcd::LEASE_TIME_TO_LIVE, &asked)
+                .await
+                .map_err(|status| format!("{status:?}"))?;
+            if lease.ttl < 0 {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                return Err(format!(
+                    "lease {id} does not end on {:?}: {lease:?}",
+                    self.server.program()
+                ));
+            }
+            tokio::time::sleep(LEASE_POLL_INTERVAL).await;
+        }
     }
 }
 
@@ -246,6 +284,15 @@ impl Pair {
     /// The first watch stream of both servers: of the subject, then of the reference.
     pub fn streams(&mut self) -> [&mut Watching; 2] {
         [&mut self.subject.watching[0], &mut self.reference.watching[0]]
+    }
+
+    /// Waits until a lease has ended on both servers.
+    pub async fn wait_for_lease_end(&self, id: i64) {
+        let both = tokio::join!(
+            self.subject.wait_for_lease_end(id),
+            self.reference.wait_for_lease_end(id)
+        );
+        both.0.and(both.1).unwrap_or_else(|problem| panic!("{problem}"));
     }
 
     async fn run(&mut self, step: &Step, generator: &mut Generator) -> Result<(), Difference> {
@@ -393,6 +440,10 @@ impl Pair {
         );
         ours.map_err(|problem| self.difference(format!("subject: {problem}"), &step))?;
         theirs.map_err(|problem| self.difference(format!("reference: {problem}"), &step))?;
+        if self.subject.server.program() == Program::Etcd351 {
+            let overtaken = self.subject.wait_for_overtaken(&self.reference).await;
+            overtaken.map_err(|problem| self.difference(problem, &step))?;
+        }
         for stream in 0..STREAMS {
             let mut subject = self.subject.watching[stream].take_seen();
             let reference = self.reference.watching[stream].take_seen();

@@ -19,7 +19,7 @@ use crate::support::{
 };
 
 /// How long a stream may take to answer.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// How long a progress request may stay without an answer before the next one: etcd is silent while a watch lags.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(30);
 
@@ -149,6 +149,11 @@ impl Watching {
     /// How many responses were fragments that others followed.
     pub fn fragments(&self) -> u64 {
         self.fragment_count
+    }
+
+    /// How much was seen since it was last taken.
+    pub fn seen_count(&self) -> usize {
+        self.seen.values().map(Vec::len).sum()
     }
 
     /// What each watch received since the last call.

@@ -90,7 +90,7 @@ pub fn exchange(address: &str, sent: &[u8]) -> Vec<u8> {
 fn exchange_until(address: &str, sent: &[u8], is_whole: impl Fn(&[u8]) -> bool) -> Vec<u8> {
     let mut stream = TcpStream::connect(address).expect("the server listens");
     stream
-        .set_read_timeout(Some(Duration::from_secs(10)))
+        .set_read_timeout(Some(Duration::from_secs(60)))
         .expect("a timeout");
     stream.write_all(sent).expect("the request is sent");
     let mut answer = Vec::new();

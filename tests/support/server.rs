@@ -4,22 +4,27 @@
 //! cluster and member ids, which derive from them, are the same number on every server. A server that is dropped is
 //! killed by its process id; when the test is failing, the end of its log is printed.
 
+// Where this file is part of another package it is not `support/mod.rs` that names the module beside it.
+#[path = "ports.rs"]
+pub mod ports;
+
 use std::{
     fs,
     io::{Read, Write},
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
+use ports::Port;
 use tempfile::TempDir;
 
 /// How long a server may take from start to its first answer; recovery after a kill included.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a server may take to end after SIGTERM.
-const STOP_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a server may take to end after SIGTERM, on a loaded machine.
+const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often a start is tried again because another process took the port in between.
 const PORT_ATTEMPTS: u32 = 5;
 /// The bytes of a server's log that a failing test prints.
@@ -100,8 +105,8 @@ pub struct Server {
     program: Program,
     arguments: Vec<String>,
     directory: TempDir,
-    client_port: u16,
-    peer_port: u16,
+    client_port: Port,
+    peer_port: Port,
     child: Option<Child>,
 }
 
@@ -114,7 +119,6 @@ impl Server {
     /// As `start`, with its directory in `parent`.
     pub fn start_in(parent: &Path, program: Program, arguments: &[&str]) -> Self {
         for attempt in 1.. {
-            let [client_port, peer_port] = free_ports();
             let mut server = Self {
                 program,
                 arguments: arguments.iter().map(|argument| argument.to_string()).collect(),
@@ -122,8 +126,8 @@ impl Server {
                     .prefix("ringd-test-")
                     .tempdir_in(parent)
                     .expect("a temporary directory"),
-                client_port,
-                peer_port,
+                client_port: Port::reserve(),
+                peer_port: Port::reserve(),
                 child: None,
             };
             match server.try_restart() {
@@ -140,6 +144,17 @@ impl Server {
     /// Starts the program under test.
     pub fn subject(arguments: &[&str]) -> Self {
         Self::start(Program::subject(), arguments)
+    }
+
+    /// Starts the program under test; if that is ringd, on two cores at most and with this memory budget, so that what it
+    /// takes of memory does not depend on the machine.
+    pub fn subject_of_fixed_size(memory_budget: &str, arguments: &[&str]) -> Self {
+        if Program::subject() != Program::Ringd {
+            return Self::subject(arguments);
+        }
+        let cores = thread::available_parallelism().map_or(1, |count| count.get().min(2));
+        let [cores, budget] = [format!("--cores={cores}"), format!("--memory-budget={memory_budget}")];
+        Self::subject(&[&[&*cores, &*budget], arguments].concat())
     }
 
     /// Starts the reference etcd 3.7.1.
@@ -179,8 +194,14 @@ impl Server {
         command
             .arg("--data-dir")
             .arg(self.data_directory())
-            .arg(format!("--listen-client-urls=http://127.0.0.1:{}", self.client_port))
-            .arg(format!("--listen-peer-urls=http://127.0.0.1:{}", self.peer_port))
+            .arg(format!(
+                "--listen-client-urls=http://127.0.0.1:{}",
+                self.client_port.number()
+            ))
+            .arg(format!(
+                "--listen-peer-urls=http://127.0.0.1:{}",
+                self.peer_port.number()
+            ))
             .arg("--advertise-client-urls=http://127.0.0.1:2379")
             .arg("--initial-advertise-peer-urls=http://127.0.0.1:2380")
             .arg("--initial-cluster=default=http://127.0.0.1:2380")
@@ -217,7 +238,7 @@ impl Server {
     /// The whole answer, head included, to an HTTP/1.1 GET on the client port.
     pub fn http_get(&self, path: &str) -> std::io::Result<String> {
         let mut stream = TcpStream::connect(self.address())?;
-        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        stream.set_read_timeout(Some(Duration::from_secs(60)))?;
         let host = self.address();
         write!(
             stream,
@@ -302,12 +323,12 @@ impl Server {
 
     /// The address for clients, `127.0.0.1:port`.
     pub fn address(&self) -> String {
-        format!("127.0.0.1:{}", self.client_port)
+        format!("127.0.0.1:{}", self.client_port.number())
     }
 
     /// The address for peers, `127.0.0.1:port`.
     pub fn peer_address(&self) -> String {
-        format!("127.0.0.1:{}", self.peer_port)
+        format!("127.0.0.1:{}", self.peer_port.number())
     }
 
     /// The server's data directory.
@@ -361,12 +382,6 @@ pub fn bound_to_this_thread(program: PathBuf) -> Command {
     let mut command = Command::new(setpriv);
     command.args(["--pdeathsig", "KILL", "--"]).arg(program);
     command
-}
-
-/// Two loopback ports that nobody listened on a moment ago.
-fn free_ports() -> [u16; 2] {
-    let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
-    listeners.map(|listener| listener.local_addr().expect("the port's address").port())
 }
 
 /// What a server process uses.

@@ -1,12 +1,13 @@
 //! What callers send behind their headers: wrong, cut off, too much, in odd pieces and orders, or not at all.
 
-use std::time::Duration;
-
 use prost::Message;
 use ringd::proto::etcdserverpb as pb;
 
 use crate::{
-    client::{Act, Case, case, data, expect_same, open, open_on, perform_on_both, plus, proper, read, silent, with},
+    client::{
+        Act, Case, case, data, expect_same, open, open_on, perform_on_both, plus, proper, read, silent,
+        silent_after_end, with,
+    },
     support::{etcd, frames, grpc},
 };
 
@@ -119,11 +120,10 @@ fn orders() {
     bytewise.extend(read().into_iter().map(|byte| data(vec![byte], false)));
     let mut ended = bytewise.clone();
     ended.push(data(vec![], true));
-    let pause = Act::Wait(Duration::from_millis(200));
     let late = vec![
         open(proper(etcd::PUT)),
         data(put.clone(), false),
-        pause,
+        Act::AwaitAnswer(1),
         data(put.clone(), false),
     ];
     let not_grpc = with(proper(etcd::RANGE), "content-type", "x/y");
@@ -197,7 +197,10 @@ fn expiries() {
         ..Default::default()
     });
     let create = grpc::frame(&create.encode_to_vec());
-    let mut cases = vec![silent("a watch", vec![open_for(etcd::WATCH), data(&create[..], false)])];
+    let mut cases = vec![silent_after_end(
+        "a watch",
+        vec![open_for(etcd::WATCH), data(&create[..], false)],
+    )];
     for path in [
         etcd::WATCH,
         etcd::LEASE_KEEP_ALIVE,
@@ -205,7 +208,10 @@ fn expiries() {
         etcd::RANGE_STREAM,
         HEALTH_WATCH,
     ] {
-        cases.push(silent(format!("nothing sent to {path}"), vec![open_for(path)]));
+        cases.push(silent_after_end(
+            format!("nothing sent to {path}"),
+            vec![open_for(path)],
+        ));
     }
     for (name, ours, theirs) in perform_on_both(&[], cases) {
         let status = "(\"grpc-message\", \"context deadline exceeded\"), (\"grpc-status\", \"4\")]";

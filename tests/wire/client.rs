@@ -6,17 +6,17 @@ use prost::Message;
 
 use crate::support::{
     etcd,
-    frames::{self, Raw},
+    frames::{self, Frame, Raw},
     grpc,
     server::Server,
 };
 
 /// How long an answer may take, on a loaded machine.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// How long is waited for what should not come, and how long when the two servers were not at one about it: one of
 /// them may just have been slow.
 const SILENCE: Duration = Duration::from_millis(200);
-const LONG_SILENCE: Duration = Duration::from_secs(3);
+const LONG_SILENCE: Duration = Duration::from_secs(10);
 
 /// What a client does.
 #[derive(Clone)]
@@ -32,7 +32,8 @@ pub enum Act {
         end: bool,
     },
     Bytes(Vec<u8>),
-    Wait(Duration),
+    /// Reads until a stream has been answered to its end, and goes on after a pause.
+    AwaitAnswer(u32),
 }
 
 /// How long a client listens.
@@ -42,6 +43,8 @@ pub enum Until {
     End,
     /// For a while: nothing more is to come.
     Silence,
+    /// Until the last stream it opened has ended, and then for a while: nothing more is to come.
+    SilenceAfterEnd,
 }
 
 /// What a client does, and how long it listens.
@@ -66,6 +69,15 @@ pub fn silent(name: impl Into<String>, acts: Vec<Act>) -> Case {
         name: name.into(),
         acts,
         until: Until::Silence,
+    }
+}
+
+/// A case that ends by itself at some time, after which nothing more is to come.
+pub fn silent_after_end(name: impl Into<String>, acts: Vec<Act>) -> Case {
+    Case {
+        name: name.into(),
+        acts,
+        until: Until::SilenceAfterEnd,
     }
 }
 
@@ -141,9 +153,13 @@ pub fn read_with(name: impl Into<String>, fields: Fields) -> Case {
 
 /// What came back, a line for each thing.
 fn perform(server: &Server, case: &Case, silence: Duration) -> Vec<String> {
-    let mut raw = Raw::connect(&server.address()).expect("a connection");
+    let mut listener = Listener {
+        raw: Raw::connect(&server.address()).expect("a connection"),
+        seen: Vec::new(),
+    };
     let mut last_stream = 0;
     for act in &case.acts {
+        let raw = &mut listener.raw;
         // A server that has ended the connection shows that below.
         let _ = match act {
             Act::Headers { stream, fields, end } => {
@@ -153,72 +169,104 @@ fn perform(server: &Server, case: &Case, silence: Duration) -> Vec<String> {
             }
             Act::Data { stream, bytes, end } => raw.data(*stream, bytes, *end),
             Act::Bytes(bytes) => raw.send(bytes),
-            Act::Wait(time) => {
-                std::thread::sleep(*time);
+            Act::AwaitAnswer(stream) => {
+                listener.listen(Until::SilenceAfterEnd, silence, *stream);
                 Ok(())
             }
         };
     }
-    listen(&mut raw, case.until, silence, last_stream)
+    listener.listen(case.until, silence, last_stream);
+    listener.seen
 }
 
-fn listen(raw: &mut Raw, until: Until, silence: Duration, last_stream: u32) -> Vec<String> {
-    let mut seen: Vec<String> = Vec::new();
-    let deadline = Instant::now() + if until == Until::End { PATIENCE } else { silence };
-    loop {
-        let frame = match raw.next(deadline) {
-            Ok(Some(frame)) => frame,
-            Ok(None) if until == Until::End => {
-                seen.push("nothing more, though the call has not ended".into());
-                break;
+/// A connection, and what came back on it.
+struct Listener {
+    raw: Raw,
+    seen: Vec<String>,
+}
+
+impl Listener {
+    fn listen(&mut self, until: Until, silence: Duration, stream: u32) {
+        let in_silence = |listener: &mut Self| listener.until_end(Instant::now() + silence, None);
+        match until {
+            Until::Silence => drop(in_silence(self)),
+            Until::End | Until::SilenceAfterEnd => match self.until_end(Instant::now() + PATIENCE, Some(stream)) {
+                Heard::Nothing => self.seen.push("nothing more, though the call has not ended".into()),
+                Heard::End if until == Until::SilenceAfterEnd => drop(in_silence(self)),
+                Heard::End | Heard::Over => {}
+            },
+        }
+    }
+
+    /// Notes frames until `deadline`, until the connection is over, or until this stream has ended.
+    fn until_end(&mut self, deadline: Instant, stream: Option<u32>) -> Heard {
+        loop {
+            let frame = match self.raw.next(deadline) {
+                Ok(Some(frame)) => frame,
+                Ok(None) => return Heard::Nothing,
+                Err(_) => {
+                    self.seen.push("the connection ended".into());
+                    return Heard::Over;
+                }
+            };
+            let is_message = frame.kind <= frames::HEADERS;
+            let ends = frame.kind == frames::RST_STREAM || is_message && frame.flags & frames::END_STREAM != 0;
+            let (of, kind) = (frame.stream, frame.kind);
+            self.note(frame);
+            if kind == frames::GOAWAY {
+                // How soon the connection ends after this is each server's own.
+                return Heard::Over;
             }
-            Ok(None) => break,
-            Err(_) => {
-                seen.push("the connection ended".into());
-                break;
+            if is_message && ends {
+                self.seen.push(format!("{of}: end"));
             }
-        };
+            if ends && stream == Some(of) {
+                return Heard::End;
+            }
+        }
+    }
+
+    fn note(&mut self, frame: Frame) {
         let stream = frame.stream;
-        let mut ends = stream == last_stream && frame.kind <= frames::HEADERS && frame.flags & frames::END_STREAM != 0;
         match frame.kind {
             frames::HEADERS => {
-                let mut fields = raw.fields(&frame);
+                let mut fields = self.raw.fields(&frame);
                 fields.iter_mut().for_each(settle);
                 // Without a message and with an empty one is the same to every client.
                 fields.retain(|(name, value)| !(name == "grpc-message" && value.is_empty()));
                 fields.sort();
-                seen.push(format!("{stream}: fields {fields:?}"));
+                self.seen.push(format!("{stream}: fields {fields:?}"));
             }
-            frames::DATA => seen.push(format!("{stream}: data {:02x?}", frame.payload)),
+            frames::DATA => self.seen.push(format!("{stream}: data {:02x?}", frame.payload)),
             frames::RST_STREAM => {
-                let has_ended = seen.iter().any(|line| line.starts_with(&format!("{stream}: reset")));
-                if !has_ended {
-                    seen.push(format!("{stream}: reset {:?}", frame.payload));
+                let reset = format!("{stream}: reset");
+                if !self.seen.iter().any(|line| line.starts_with(&reset)) {
+                    self.seen.push(format!("{reset} {:?}", frame.payload));
                 }
-                ends |= stream == last_stream;
             }
             frames::GOAWAY => {
                 let (code, text) = frame.payload[4..].split_at(4);
-                // How soon the connection ends after this is each server's own.
-                seen.push(format!("goaway {code:?} {}", String::from_utf8_lossy(text)));
-                break;
+                self.seen
+                    .push(format!("goaway {code:?} {}", String::from_utf8_lossy(text)));
             }
             frames::PING if frame.flags & frames::ACK == 0 => {
-                let _ = raw.send(&frames::frame(frames::PING, frames::ACK, 0, &frame.payload));
+                let _ = self
+                    .raw
+                    .send(&frames::frame(frames::PING, frames::ACK, 0, &frame.payload));
             }
-            _ => continue,
-        }
-        if frame.kind <= frames::HEADERS {
-            let end = frame.flags & frames::END_STREAM != 0;
-            if end {
-                seen.push(format!("{stream}: end"));
-            }
-        }
-        if ends && until == Until::End {
-            break;
+            _ => {}
         }
     }
-    seen
+}
+
+/// How listening ended.
+enum Heard {
+    /// At its deadline.
+    Nothing,
+    /// With the stream that was listened for.
+    End,
+    /// With the connection.
+    Over,
 }
 
 /// Go's protobuf separates words by one of two kinds of space, by chance of the build.
@@ -233,7 +281,7 @@ pub fn perform_on_both(arguments: &[&str], cases: Vec<Case>) -> Vec<(String, Vec
     let both = |case: Case| {
         let both = |silence| (perform(&subject, &case, silence), perform(&reference, &case, silence));
         let (mut ours, mut theirs) = both(SILENCE);
-        if ours != theirs {
+        if ours != theirs && case.until == Until::Silence {
             (ours, theirs) = both(LONG_SILENCE);
         }
         (case.name, ours, theirs)

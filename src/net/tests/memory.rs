@@ -100,6 +100,19 @@ fn peers_that_ask_and_do_not_read_are_closed_when_the_share_is_used_up() {
     server.stop();
 }
 
+/// Waits until what is held of unfinished requests is as wanted, or something else has happened.
+async fn held_or(server: &Server, is_wanted: impl Fn(usize) -> bool, has_happened: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_wanted(server.seen.requests_held.load(Ordering::Relaxed)) && !has_happened() {
+        let held = server.seen.requests_held.load(Ordering::Relaxed);
+        assert!(
+            began.elapsed() < BOUND,
+            "{held} bytes are held, which is not what should be"
+        );
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
 #[test]
 fn unfinished_messages_of_all_connections_have_one_bound() {
     const SHARE: usize = 1 << 20;
@@ -120,7 +133,9 @@ fn unfinished_messages_of_all_connections_have_one_bound() {
             let message = framed(&vec![7; 900_000]);
             body.send_data(message.slice(..300_000), false).unwrap();
             let response = tokio::spawn(answer(response));
-            tokio::time::sleep(Duration::from_millis(200)).await;
+            // Without the prefixes.
+            let all_held = (open.len() + 1) * (300_000 - 5);
+            held_or(&server, |held| held >= all_held, || response.is_finished()).await;
             if response.is_finished() {
                 assert_eq!(response.await.unwrap().1, "8");
                 refused += 1;
@@ -132,7 +147,7 @@ fn unfinished_messages_of_all_connections_have_one_bound() {
         // With the others gone one may go on.
         let (_client, response, mut body, message) = open.pop().unwrap();
         open.into_iter().for_each(|(_, response, ..)| response.abort());
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        held_or(&server, |held| held < 400_000, || false).await;
         body.send_data(message.slice(300_000..), true).unwrap();
         assert_eq!(response.await.unwrap().1, "0");
     });

@@ -70,30 +70,33 @@ fn a_core_that_sleeps_on_is_woken_from_outside() {
 fn work_aside_does_not_hold_up_the_rest() {
     const TASKS: usize = 2000;
     const SLICE: Duration = Duration::from_micros(500);
-    let (slowest, done) = on_core(|| async {
-        let done = Rc::new(std::cell::Cell::new(0));
+    // Slices are counted, not timed: how long one takes is up to the machine.
+    let most = on_core(|| async {
+        let slices = Rc::new(std::cell::Cell::new(0));
         for _ in 0..TASKS {
-            let done = done.clone();
+            let slices = slices.clone();
             spawn_aside(async move {
                 for _ in 0..2 {
                     let began = Instant::now();
                     while began.elapsed() < SLICE {}
+                    slices.set(slices.get() + 1);
                     yield_now().await;
                 }
-                done.set(done.get() + 1);
             });
         }
-        let mut slowest = Duration::ZERO;
+        let mut most = 0;
         for _ in 0..20 {
-            let began = Instant::now();
-            sleep(Duration::from_millis(1)).await;
-            slowest = slowest.max(began.elapsed());
+            let before = slices.get();
+            sleep(SLICE * 2).await;
+            most = most.max(slices.get() - before);
         }
-        (slowest, done.get())
+        most
     });
-    // One after the other they would take a second a round.
-    assert!(slowest < TASKS as u32 * SLICE / 2, "{slowest:?}");
-    assert!(done < TASKS, "they were done before it began");
+    // Two slices take as long as each sleep; all of them one after the other would be two thousand.
+    assert!(
+        (1..TASKS / 20).contains(&most),
+        "{most} slices before a timer that was due after two"
+    );
 }
 
 #[test]
@@ -118,12 +121,12 @@ fn a_notification_is_kept_for_its_waiter() {
         notify.notify();
         notify.notify();
         notify.notified().await;
+        assert_eq!(timeout(Duration::from_millis(1), notify.notified()).await, None);
         let later = notify.clone();
         spawn(async move {
             sleep(Duration::from_millis(5)).await;
             later.notify();
         });
-        assert_eq!(timeout(Duration::from_millis(1), notify.notified()).await, None);
         assert_eq!(timeout(BOUND, notify.notified()).await, Some(()));
     });
 }
@@ -273,7 +276,10 @@ fn a_stream_reads_and_writes_at_the_same_time() {
             }
         }
         assert!(sent > 0);
-        assert!(timeout(Duration::from_millis(20), stream.write(&chunk)).await.is_none());
+        // The kernel may go on moving bytes to the peer's side for a while, and make room by that.
+        while let Some(written) = timeout(Duration::from_millis(20), stream.write(&chunk)).await {
+            sent += written.unwrap();
+        }
         peer.write_all(b"hello").unwrap();
         assert_eq!(stream.receive().await.unwrap(), b"hello"[..]);
         let reading = std::thread::spawn(move || {
