@@ -189,13 +189,22 @@ impl Reads {
 
     /// Hands the submission queue to the kernel and runs deferred completions.
     fn enter(&mut self) {
-        while ring::needs_enter(&mut self.ring) {
-            match self.ring.submitter().submit() {
-                Ok(_) => {}
-                Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EBUSY | libc::EAGAIN)) => {}
-                Err(error) => panic!("io_uring_enter: {error}"),
-            }
-            self.reap();
+        self.reap();
+        if ring::needs_enter(&mut self.ring) {
+            self.enter_once();
+        }
+        // Not until no completion is said to be due: a kernel that adds one on another CPU while this one runs it says
+        // so after it was run, and again only when the next comes. What comes later rings the eventfd.
+        while !self.ring.submission().is_empty() || self.ring.submission().cq_overflow() {
+            self.enter_once();
+        }
+    }
+
+    fn enter_once(&mut self) {
+        match self.ring.submitter().submit() {
+            Ok(_) => {}
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EBUSY | libc::EAGAIN)) => {}
+            Err(error) => panic!("io_uring_enter: {error}"),
         }
         self.reap();
     }

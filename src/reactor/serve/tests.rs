@@ -333,3 +333,37 @@ fn page_files_are_read_by_position_and_many_at_once() {
         assert_eq!(file.read(0, ALIGNMENT).await.unwrap().1, ALIGNMENT);
     });
 }
+
+/// The kernel may go on saying that completions are due when there are none: reads that end on another CPU made a
+/// core ask for them for ever.
+#[test]
+fn reads_without_pause_never_hold_the_core_up() {
+    const PAGES: usize = 4096;
+    const READERS: usize = 128;
+    const READS: usize = 400;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pages");
+    std::fs::write(&path, vec![7; PAGES * ALIGNMENT]).unwrap();
+    on_core(move || async move {
+        let (file, _) = PageFileReader::open(&path).await.unwrap();
+        let done = Rc::new(Notify::new());
+        let left = Rc::new(RefCell::new(READERS));
+        for reader in 0..READERS {
+            let (file, done, left) = (file.clone(), done.clone(), left.clone());
+            spawn(async move {
+                for read in 0..READS {
+                    let page = (reader * 31 + read * 7) % PAGES;
+                    assert_eq!(
+                        file.read((page * ALIGNMENT) as u64, ALIGNMENT).await.unwrap().1,
+                        ALIGNMENT
+                    );
+                }
+                *left.borrow_mut() -= 1;
+                done.notify();
+            });
+        }
+        while *left.borrow() > 0 {
+            done.notified().await;
+        }
+    });
+}
