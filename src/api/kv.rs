@@ -6,6 +6,7 @@ use super::records::Records;
 use super::service::{Api, Caller, Waiting, WriteRequest};
 use crate::grpc::Status;
 use crate::limits::{API_DIRECT_ROWS, API_PART_BYTES};
+use crate::mvcc::index::Pinned;
 use crate::mvcc::readers::Hold;
 use crate::mvcc::record::{put_varint, varint_length};
 use crate::mvcc::view::View;
@@ -149,26 +150,42 @@ impl Api {
         let mut run = RangeRun::new(&request, readable(view)).map_err(|error| error::status(&error))?;
         let found = run.step(&pinned);
         net.spend(run.counted());
-        if found && run.rows().len() <= API_DIRECT_ROWS {
-            let records = Records::resident(view);
-            let mut runs = Runs {
-                keys: &pinned,
-                records: &records,
-                missing: Vec::new(),
-            };
-            let rows = runs.finish(run.clone());
-            let header = self.settings.identity.header(rows.revision, view.term);
-            if answer::rows_length(&rows, &records) <= API_PART_BYTES
-                && let Some(bytes) = answer::range_response(&header, &rows, &records)
-            {
-                self.answer_bytes(net, caller, &bytes);
-                return Ok(());
-            }
+        if found
+            && run.rows().len() <= API_DIRECT_ROWS
+            && let Some(bytes) = self.read_small_range(&run, &pinned)
+        {
+            self.answer_bytes(net, caller, &bytes);
+            return Ok(());
         }
         let view = view.clone();
         drop(pinned);
         self.spawn_range(net, caller, view, &run);
         Ok(())
+    }
+
+    /// The answer to a range whose few rows were found; `None` when it is not in memory, or not so small.
+    fn read_small_range(&self, run: &RangeRun, pinned: &Pinned<'_, View>) -> Option<Vec<u8>> {
+        let view = pinned.view();
+        let mut records = Records::resident(view);
+        loop {
+            let mut runs = Runs {
+                keys: pinned,
+                records: &records,
+                missing: Vec::new(),
+            };
+            let rows = runs.finish(run.clone());
+            let missing = runs.missing;
+            if missing.is_empty() {
+                let header = self.settings.identity.header(rows.revision, view.term);
+                return match answer::rows_length(&rows, &records) <= API_PART_BYTES {
+                    true => answer::range_response(&header, &rows, &records),
+                    false => None,
+                };
+            }
+            if !records.take_cached(&self.pages, &missing, API_PART_BYTES) {
+                return None;
+            }
+        }
     }
 
     /// Answers a write from what apply did.

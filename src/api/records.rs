@@ -11,8 +11,8 @@ use crate::mvcc::view::View;
 use crate::pages::{Corrupt, PageAddress, PageCache, ReadFailure, Record, RecordId, RecordScan};
 use crate::reactor::serve::PageFileReader;
 use bytes::Bytes;
+use rustc_hash::FxHashMap;
 use std::cell::{RefCell, RefMut};
-use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::ops::ControlFlow;
 use std::rc::Rc;
@@ -120,20 +120,14 @@ impl PageReads {
 
     /// A record of the page store.
     pub async fn record(&self, view: &View, revision: Revision) -> Result<Record, Unreadable> {
-        let id = RecordId {
-            main: revision.main,
-            sub: revision.sub,
-        };
+        let id = record_id(revision);
         let found = self.retry(view, |cache| view.pages.record(cache, id)).await?;
         found.ok_or_else(|| Unreadable::Corrupt(missing(revision)))
     }
 
     /// The encoded length of a record of the page store, without reading its value.
     pub async fn record_length(&self, view: &View, revision: Revision, with_value: bool) -> Result<usize, Unreadable> {
-        let id = RecordId {
-            main: revision.main,
-            sub: revision.sub,
-        };
+        let id = record_id(revision);
         let length = self
             .retry(view, |cache| {
                 let mut length = None;
@@ -173,6 +167,10 @@ async fn join<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
     done.into_iter().flatten().collect()
 }
 
+fn record_id(revision: Revision) -> RecordId {
+    RecordId::new(revision.main, revision.sub)
+}
+
 fn missing(revision: Revision) -> String {
     format!("the page store lacks record {revision:?}, which the index names")
 }
@@ -196,7 +194,7 @@ fn encoded_length(key: &[u8], value_length: usize, head: &crate::pages::RecordHe
 /// Records of one view, those that the window lacks fetched beforehand.
 pub struct Records<'v> {
     view: &'v View,
-    fetched: HashMap<Revision, Bytes>,
+    fetched: FxHashMap<Revision, Bytes>,
 }
 
 impl<'v> Records<'v> {
@@ -204,7 +202,7 @@ impl<'v> Records<'v> {
     pub fn resident(view: &'v View) -> Records<'v> {
         Records {
             view,
-            fetched: HashMap::new(),
+            fetched: FxHashMap::default(),
         }
     }
 
@@ -224,13 +222,37 @@ impl<'v> Records<'v> {
         lengths.sum()
     }
 
+    /// Takes those of `revisions` that the core's page cache has, up to `bytes_max` bytes of them. Whether it has them
+    /// all; why it does not is told to who fetches them.
+    pub fn take_cached(&mut self, pages: &PageReads, revisions: &[Revision], bytes_max: usize) -> bool {
+        let mut cache = pages.cache();
+        let mut left = bytes_max;
+        revisions.iter().all(|revision| {
+            let Ok(Some(record)) = self.view.pages.record(&mut cache, record_id(*revision)) else {
+                return false;
+            };
+            let fields = record.view();
+            if fields.key.len() + fields.value.len() > left {
+                return false;
+            }
+            left -= fields.key.len() + fields.value.len();
+            self.keep(*revision, &record);
+            true
+        })
+    }
+
+    fn keep(&mut self, revision: Revision, record: &Record) {
+        let fields = KeyValueView::of_stored(&record.view());
+        let mut bytes = Vec::with_capacity(fields.encoded_length());
+        fields.encode(&mut bytes);
+        self.fetched.insert(revision, bytes.into());
+    }
+
     /// Fetches records.
     pub async fn fetch(&mut self, pages: &PageReads, revisions: Vec<Revision>) -> Result<(), Unreadable> {
         for revision in revisions {
             let record = pages.record(self.view, revision).await?;
-            let mut bytes = Vec::new();
-            KeyValueView::of_stored(&record.view()).encode(&mut bytes);
-            self.fetched.insert(revision, bytes.into());
+            self.keep(revision, &record);
         }
         Ok(())
     }

@@ -7,12 +7,12 @@ use super::answer::{self, Runs, encode};
 use super::error;
 use super::kv::readable;
 use super::memory::Grant;
-use super::records::Records;
+use super::records::{PageReads, Records};
 use super::service::{Api, Caller, WriteRequest};
 use super::tasks::{Ended, Task};
 use crate::grpc::Status;
 use crate::limits::{API_PART_BYTES, API_SLICE_ROWS};
-use crate::mvcc::index::KeyReader;
+use crate::mvcc::index::{KeyReader, Pinned};
 use crate::mvcc::readers::Hold;
 use crate::mvcc::revision::Revision;
 use crate::mvcc::view::View;
@@ -42,7 +42,7 @@ impl Api {
         let index = self.index.clone();
         let pinned = index.pin();
         let view = pinned.view();
-        if let Some(bytes) = read_small_txn(&request, &pinned, view, self.settings.identity, net)? {
+        if let Some(bytes) = read_small_txn(&request, &pinned, &self.pages, self.settings.identity, net)? {
             self.answer_bytes(net, caller, &bytes);
             return Ok(());
         }
@@ -70,16 +70,18 @@ impl Api {
     ) {
         let identity = self.settings.identity;
         let index = self.index.clone();
-        let records = Records::resident(view);
-        if let Ok(bytes) = encode_write(
-            &index.pin(),
-            &payload,
-            &answer,
-            identity,
-            view,
-            &records,
-            API_PART_BYTES,
-        ) {
+        let mut records = Records::resident(view);
+        let encode = |records: &Records<'_>| {
+            let pinned = index.pin();
+            encode_write(&pinned, &payload, &answer, identity, view, records, API_PART_BYTES)
+        };
+        let encoded = match encode(&records) {
+            Err(Lacking::Records(missing)) if records.take_cached(&self.pages, &missing, API_PART_BYTES) => {
+                encode(&records)
+            }
+            encoded => encoded,
+        };
+        if let Ok(bytes) = encoded {
             return self.answer_bytes(net, caller, &bytes);
         }
         // Its ranges read under the answer's own hold (DESIGN 12 (13)); what else it names is in the view.
@@ -161,15 +163,18 @@ impl Task {
 /// The answer to a small transaction; `None` when it is not in memory, or not so small.
 fn read_small_txn(
     request: &TxnRequest,
-    keys: &impl KeyReader,
-    view: &View,
+    keys: &Pinned<'_, View>,
+    pages: &PageReads,
     identity: answer::Identity,
     net: &mut Net,
 ) -> Result<Option<Bytes>, Status> {
-    let records = Records::resident(view);
+    let view = keys.view();
+    let mut records = Records::resident(view);
     let missing = records.missing(plan::needed_by_txn(request, keys, view.revision));
     let mut comparing = Comparing::new(request);
-    if !missing.is_empty() || !(comparing.is_done() || comparing.step(keys, view.revision)) {
+    if !records.take_cached(pages, &missing, API_PART_BYTES)
+        || !(comparing.is_done() || comparing.step(keys, view.revision))
+    {
         return Ok(None);
     }
     let mut decided = plan::decide_compared(request, &comparing, keys, readable(view), &records)
@@ -177,14 +182,23 @@ fn read_small_txn(
     if !run_short(&mut decided.ranges, keys, net) {
         return Ok(None);
     }
-    let mut runs = Runs {
-        keys,
-        records: &records,
-        missing: Vec::new(),
+    let ranges = loop {
+        let mut runs = Runs {
+            keys,
+            records: &records,
+            missing: Vec::new(),
+        };
+        let ranges: Vec<RangeRows> = decided.ranges.iter().map(|run| runs.finish(run.clone())).collect();
+        let missing = runs.missing;
+        if missing.is_empty() {
+            break ranges;
+        }
+        if !records.take_cached(pages, &missing, API_PART_BYTES) {
+            return Ok(None);
+        }
     };
-    let ranges: Vec<RangeRows> = decided.ranges.into_iter().map(|run| runs.finish(run)).collect();
     let bytes: usize = ranges.iter().map(|rows| answer::rows_length(rows, &records)).sum();
-    if !runs.missing.is_empty() || bytes > API_PART_BYTES {
+    if bytes > API_PART_BYTES {
         return Ok(None);
     }
     let header = identity.header(decided.revision, view.term);

@@ -119,8 +119,10 @@ impl PageCache {
             return Ok(());
         }
         self.bytes += block.bytes.len();
+        let mut evicted = false;
         while self.bytes > self.capacity && self.entries.len() >= CACHE_MIN_ENTRIES {
             self.evict();
+            evicted = true;
         }
         self.uses += 1;
         self.map.insert(key, self.entries.len());
@@ -131,7 +133,21 @@ impl PageCache {
             // A page of a long scan is used once and goes first.
             referenced: false,
         });
+        if evicted {
+            self.move_behind_hand();
+        }
         Ok(())
+    }
+
+    /// Puts the newest entry where the hand is and moves the hand on, so that it has a whole round to be used again.
+    fn move_behind_hand(&mut self) {
+        let newest = self.entries.len() - 1;
+        self.hand = self.hand.min(newest);
+        self.entries.swap(self.hand, newest);
+        for index in [self.hand, newest] {
+            self.map.insert(self.entries[index].key, index);
+        }
+        self.hand += 1;
     }
 
     /// Removes what the hand finds unused. There are more entries than those that were used last.
@@ -192,6 +208,33 @@ mod tests {
         );
         cache.clear();
         assert_eq!(cache.used_bytes(), 0);
+    }
+
+    /// What is used comes to stay, however much else is used between its first use and its second.
+    #[test]
+    fn takes_up_what_is_used_now() {
+        let bytes = vec![7; PAGE_BYTES];
+        let mut cache = PageCache::new(40 * PAGE_BYTES);
+        let mut visit = |page: u32| {
+            let address = extent(page, &bytes);
+            let hit = cache.get(&address).is_some();
+            if !hit {
+                cache.insert(&address, &bytes).unwrap();
+            }
+            hit
+        };
+        for page in 2..100 {
+            visit(page);
+        }
+        let mut hits = 0;
+        for _ in 0..4 {
+            hits = 0;
+            for page in 200..230 {
+                hits += u32::from(visit(page));
+                (0..3 * CACHE_MIN_ENTRIES).for_each(|_| drop(visit(300)));
+            }
+        }
+        assert_eq!(hits, 30);
     }
 
     #[test]

@@ -157,22 +157,23 @@ impl Root {
         tree: TreeId,
         key: &[u8],
     ) -> Result<Option<(Arc<Block>, usize, Option<Arc<Block>>)>, ReadFailure> {
-        let Some(found) = self.seek(cache, tree, key)? else {
+        let Some((leaf, address)) = self.descend(cache, tree, key, |_, _| ())? else {
             return Ok(None);
         };
-        let node = Node::new(found.leaf.bytes());
-        if found.index == node.count() || node.leaf_entry(found.index).key != key {
+        let node = Node::new(leaf.bytes());
+        let index = node.lower_bound(key);
+        if index == node.count() || node.leaf_entry(index).key != key {
             return Ok(None);
         }
-        let entry = node.leaf_entry(found.index);
+        let entry = node.leaf_entry(index);
         if tree == TreeId::Records && parse(&entry).is_none() {
-            return Err(not_a_record(&found.address).into());
+            return Err(not_a_record(&address).into());
         }
         let extent = match entry.outside {
             None => None,
             Some(outside) => Some(self.load(cache, &outside.extent.address())?),
         };
-        Ok(Some((found.leaf, found.index, extent)))
+        Ok(Some((leaf, index, extent)))
     }
 
     /// The page from the cache.
@@ -186,31 +187,41 @@ impl Root {
 
     /// The leaf where `key` is or would be; `None` in an empty tree.
     pub(super) fn seek(&self, cache: &mut PageCache, tree: TreeId, key: &[u8]) -> Result<Option<Found>, ReadFailure> {
+        let mut upper = None;
+        let leaf = self.descend(cache, tree, key, |node, index| {
+            if index + 1 < node.count() {
+                upper = Some(node.child(index + 1).0.to_vec());
+            }
+        })?;
+        Ok(leaf.map(|(leaf, address)| Found {
+            index: Node::new(leaf.bytes()).lower_bound(key),
+            leaf,
+            address,
+            upper,
+        }))
+    }
+
+    /// The leaf, and at each node on the way there which child was taken.
+    fn descend(
+        &self,
+        cache: &mut PageCache,
+        tree: TreeId,
+        key: &[u8],
+        mut taken: impl FnMut(Node<'_>, usize),
+    ) -> Result<Option<(Arc<Block>, PageAddress)>, ReadFailure> {
         let start = self.inner.trees[tree as usize];
         let Some(mut child) = start.root else {
             return Ok(None);
         };
-        let mut upper = None;
-        for level in (0..start.height).rev() {
-            let address = child.address(tree as u8, level);
-            let block = self.load(cache, &address)?;
+        for level in (1..start.height).rev() {
+            let block = self.load(cache, &child.address(tree as u8, level))?;
             let node = Node::new(block.bytes());
-            if level == 0 {
-                let index = node.lower_bound(key);
-                return Ok(Some(Found {
-                    leaf: block,
-                    address,
-                    index,
-                    upper,
-                }));
-            }
             let index = node.child_index(key);
-            if index + 1 < node.count() {
-                upper = Some(node.child(index + 1).0.to_vec());
-            }
+            taken(node, index);
             child = node.child(index).1;
         }
-        unreachable!("a tree with a root has a leaf level")
+        let address = child.address(tree as u8, 0);
+        Ok(Some((self.load(cache, &address)?, address)))
     }
 }
 
