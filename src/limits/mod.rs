@@ -348,7 +348,7 @@ pub const MEMORY_BUDGET_MIN: u64 = 64 << 20;
 /// Most memory of the event window, whatever the budget allows.
 pub const WINDOW_BYTES_MAX: usize = 384 << 20;
 /// Most memory of all page caches of serve cores together.
-pub const PAGE_CACHE_BYTES_MAX: usize = 256 << 20;
+pub const PAGE_CACHE_BYTES_MAX: usize = 1 << 30;
 /// What a gRPC message may be longer than `--max-request-bytes`.
 pub const GRPC_OVERHEAD_BYTES: usize = 512 << 10;
 /// Time connections have to end in an orderly way.

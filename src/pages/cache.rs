@@ -10,10 +10,9 @@ use crate::limits::pages::CACHE_MIN_ENTRIES;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-/// A verified page or extent.
-pub(super) struct Block {
-    bytes: Box<[u8]>,
-}
+/// A verified page or extent, shared by its clones.
+#[derive(Clone)]
+pub(super) struct Block(Arc<[u8]>);
 
 impl Block {
     /// Copies and verifies what was read from `address`.
@@ -35,24 +34,31 @@ impl Block {
                 }
             }
         }
-        Ok(Block { bytes: bytes.into() })
+        Ok(Block(bytes.into()))
     }
 
     pub fn bytes(&self) -> &[u8] {
-        &self.bytes
+        &self.0
     }
 
     /// The bytes of a leaf entry that lie in this extent.
     pub fn outside(&self, outside: &Outside) -> &[u8] {
-        &self.bytes[outside.offset as usize..(outside.offset + outside.length) as usize]
+        &self.0[outside.offset as usize..(outside.offset + outside.length) as usize]
     }
 }
 
 type Key = (u32, u64, Kind);
 
+/// Where a page is: what a reader needs beside its place in the round, which a use only writes to.
+struct Held {
+    block: Block,
+    /// Its place in `entries`.
+    index: usize,
+}
+
 struct Entry {
     key: Key,
-    block: Arc<Block>,
+    length: usize,
     /// The cache's count of uses when this was last used.
     used_at: u64,
     /// Used since the hand came by.
@@ -65,7 +71,7 @@ pub struct PageCache {
     bytes: usize,
     uses: u64,
     hand: usize,
-    map: FxHashMap<Key, usize>,
+    map: FxHashMap<Key, Held>,
     entries: Vec<Entry>,
 }
 
@@ -97,13 +103,13 @@ impl PageCache {
     }
 
     /// The page, marked as just used.
-    pub(super) fn get(&mut self, address: &PageAddress) -> Option<Arc<Block>> {
-        let index = *self.map.get(&Self::key(address))?;
+    pub(super) fn get(&mut self, address: &PageAddress) -> Option<Block> {
+        let held = self.map.get(&Self::key(address))?;
         self.uses += 1;
-        let entry = &mut self.entries[index];
+        let entry = &mut self.entries[held.index];
         entry.used_at = self.uses;
         entry.referenced = true;
-        Some(Arc::clone(&entry.block))
+        Some(held.block.clone())
     }
 
     /// Whether the page is there.
@@ -113,22 +119,24 @@ impl PageCache {
 
     /// Verifies the bytes read from `address` and keeps them.
     pub(super) fn insert(&mut self, address: &PageAddress, bytes: &[u8]) -> Result<(), Corrupt> {
-        let block = Arc::new(Block::verified(address, bytes)?);
+        let block = Block::verified(address, bytes)?;
         let key = Self::key(address);
         if self.map.contains_key(&key) {
             return Ok(());
         }
-        self.bytes += block.bytes.len();
+        let length = block.0.len();
+        self.bytes += length;
         let mut evicted = false;
         while self.bytes > self.capacity && self.entries.len() >= CACHE_MIN_ENTRIES {
             self.evict();
             evicted = true;
         }
         self.uses += 1;
-        self.map.insert(key, self.entries.len());
+        let index = self.entries.len();
+        self.map.insert(key, Held { block, index });
         self.entries.push(Entry {
             key,
-            block,
+            length,
             used_at: self.uses,
             // A page of a long scan is used once and goes first.
             referenced: false,
@@ -144,9 +152,8 @@ impl PageCache {
         let newest = self.entries.len() - 1;
         self.hand = self.hand.min(newest);
         self.entries.swap(self.hand, newest);
-        for index in [self.hand, newest] {
-            self.map.insert(self.entries[index].key, index);
-        }
+        self.note_place(self.hand);
+        self.note_place(newest);
         self.hand += 1;
     }
 
@@ -165,13 +172,19 @@ impl PageCache {
                 continue;
             }
             let removed = self.entries.swap_remove(self.hand);
-            self.bytes -= removed.block.bytes.len();
+            self.bytes -= removed.length;
             self.map.remove(&removed.key);
-            if let Some(moved) = self.entries.get(self.hand) {
-                self.map.insert(moved.key, self.hand);
+            if self.hand < self.entries.len() {
+                self.note_place(self.hand);
             }
             return;
         }
+    }
+
+    /// An entry was moved to `index`.
+    fn note_place(&mut self, index: usize) {
+        let held = self.map.get_mut(&self.entries[index].key);
+        held.expect("every entry is in the map").index = index;
     }
 }
 
@@ -231,7 +244,9 @@ mod tests {
             hits = 0;
             for page in 200..230 {
                 hits += u32::from(visit(page));
-                (0..3 * CACHE_MIN_ENTRIES).for_each(|_| drop(visit(300)));
+                for _ in 0..3 * CACHE_MIN_ENTRIES {
+                    visit(300);
+                }
             }
         }
         assert_eq!(hits, 30);

@@ -8,7 +8,6 @@ use super::codec::{put_varint, take, take_u8, take_u64, take_varint};
 use super::node::{LeafEntry, Node};
 use crate::limits::pages::{INLINE_VALUE_MAX_BYTES, KEY_MAX_BYTES};
 use bytes::Bytes;
-use std::sync::Arc;
 
 /// Bytes of an encoded `RecordId`.
 pub(super) const ID_BYTES: usize = 12;
@@ -249,9 +248,9 @@ impl<'a> Parsed<'a> {
 /// A stored record. Holds the pages it lies in, whatever the cache drops meanwhile.
 #[derive(Clone)]
 pub struct Record {
-    pub(super) leaf: Arc<Block>,
+    pub(super) leaf: Block,
     pub(super) index: usize,
-    pub(super) extent: Option<Arc<Block>>,
+    pub(super) extent: Option<Block>,
 }
 
 impl Record {

@@ -13,7 +13,6 @@ use super::page::{ExtentRef, NodeRef, PageAddress, TreeId, pages_for};
 use super::record::RecordId;
 use super::root::TreeRef;
 use crate::limits::pages::{APPEND_UNIT_RECORDS, EXTENT_PACK_BYTES, PAGE_BYTES, READ_AHEAD};
-use std::sync::Arc;
 
 /// Why a unit of work was not done.
 pub(super) enum Stop {
@@ -30,7 +29,7 @@ impl From<LimitReached> for Stop {
 }
 
 struct Frame {
-    node: Arc<Block>,
+    node: Block,
     level: u8,
     next: usize,
     upper: Option<Vec<u8>>,
@@ -74,7 +73,7 @@ enum State {
     Start(TreeRef),
     Walk,
     Leaf {
-        block: Arc<Block>,
+        block: Block,
         upper: Option<Vec<u8>>,
         plans: Vec<Plan>,
     },
@@ -257,7 +256,7 @@ impl Rewriter {
         let State::Leaf { block, plans, .. } = &mut self.state else {
             unreachable!("called in this state");
         };
-        let block = Arc::clone(block);
+        let block = block.clone();
         let mut repacked = Vec::new();
         let mut missing = Vec::new();
         for plan in plans.iter_mut() {
@@ -294,7 +293,7 @@ impl Rewriter {
         &mut self,
         block: &Block,
         plans: &[Plan],
-        repacked: &[(ExtentRef, Arc<Block>)],
+        repacked: &[(ExtentRef, Block)],
         out: &mut Output,
     ) -> Result<(), Stop> {
         let node = Node::new(block.bytes());

@@ -54,9 +54,9 @@ pub struct Root {
 /// A value of a small tree. Holds the pages it lies in.
 #[derive(Clone)]
 pub struct TreeValue {
-    leaf: Arc<Block>,
+    leaf: Block,
     index: usize,
-    extent: Option<Arc<Block>>,
+    extent: Option<Block>,
 }
 
 impl std::ops::Deref for TreeValue {
@@ -79,7 +79,7 @@ impl std::fmt::Debug for TreeValue {
 
 /// Where a search ended: a leaf, the first entry at or above the key, and where the next leaf starts.
 pub(super) struct Found {
-    pub leaf: Arc<Block>,
+    pub leaf: Block,
     pub address: PageAddress,
     pub index: usize,
     /// The next leaf's lower bound; `None` in the last leaf.
@@ -156,7 +156,7 @@ impl Root {
         cache: &mut PageCache,
         tree: TreeId,
         key: &[u8],
-    ) -> Result<Option<(Arc<Block>, usize, Option<Arc<Block>>)>, ReadFailure> {
+    ) -> Result<Option<(Block, usize, Option<Block>)>, ReadFailure> {
         let Some((leaf, address)) = self.descend(cache, tree, key, |_, _| ())? else {
             return Ok(None);
         };
@@ -177,7 +177,7 @@ impl Root {
     }
 
     /// The page from the cache.
-    pub(super) fn load(&self, cache: &mut PageCache, address: &PageAddress) -> Result<Arc<Block>, ReadFailure> {
+    pub(super) fn load(&self, cache: &mut PageCache, address: &PageAddress) -> Result<Block, ReadFailure> {
         match cache.get(address) {
             Some(block) => Ok(block),
             None if self.is_expired() => Err(self.expired()),
@@ -208,7 +208,7 @@ impl Root {
         tree: TreeId,
         key: &[u8],
         mut taken: impl FnMut(Node<'_>, usize),
-    ) -> Result<Option<(Arc<Block>, PageAddress)>, ReadFailure> {
+    ) -> Result<Option<(Block, PageAddress)>, ReadFailure> {
         let start = self.inner.trees[tree as usize];
         let Some(mut child) = start.root else {
             return Ok(None);
