@@ -181,8 +181,8 @@ impl<'a> Node<'a> {
         partition(low..high, |index| self.leaf_key(index) < key)
     }
 
-    /// Where among `indices` of a leaf a key that begins with the number `wanted` would be if they lay evenly; `None` if
-    /// it is not between them.
+    /// Where among `indices` of a leaf a key that begins with the number `wanted` would be if they lay evenly; `None`
+    /// if it is not between them.
     fn guess(&self, indices: Range<usize>, wanted: u64) -> Option<usize> {
         let last_index = indices.end.checked_sub(1).filter(|last| *last > indices.start)?;
         let first = leading_number(self.leaf_key(indices.start))?;

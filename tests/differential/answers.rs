@@ -13,8 +13,8 @@ use crate::support::{
     grpc::{Reply, Status},
 };
 
-/// How far apart the remaining seconds of a lease may be: the two servers grant it, and are asked, at slightly different
-/// times, and on a loaded machine one of them is late.
+/// How far apart the remaining seconds of a lease may be: the two servers grant it, and are asked, at slightly
+/// different times, and on a loaded machine one of them is late.
 const TTL_TOLERANCE: u64 = 3;
 /// One more for so many seconds that were granted: long leases are asked about long after.
 const TTL_TOLERANCE_SHARE: u64 = 1000;

@@ -146,8 +146,8 @@ impl Server {
         Self::start(Program::subject(), arguments)
     }
 
-    /// Starts the program under test; if that is ringd, on two cores at most and with this memory budget, so that what it
-    /// takes of memory does not depend on the machine.
+    /// Starts the program under test; if that is ringd, on two cores at most and with this memory budget, so that what
+    /// it takes of memory does not depend on the machine.
     pub fn subject_of_fixed_size(memory_budget: &str, arguments: &[&str]) -> Self {
         if Program::subject() != Program::Ringd {
             return Self::subject(arguments);
