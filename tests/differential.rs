@@ -1,7 +1,7 @@
 //! The same requests to the program under test and to etcd 3.7.1: the answers have to be the same, byte for byte.
 //!
 //! Each run has one seed that is always the same and one that never is. `RINGD_DIFFERENTIAL=seed:count` repeats a
-//! random run, or makes it longer; a failure prints the line to use.
+//! random run, or makes it longer, and takes several of them behind commas; a failure prints the line to use.
 
 #[path = "differential/alarms.rs"]
 mod alarms;
@@ -45,8 +45,11 @@ fn runs() -> Vec<(u64, u64)> {
     let Ok(asked) = std::env::var("RINGD_DIFFERENTIAL") else {
         return vec![(FIXED_SEED, QUICK_COUNT), (rand::random_range(0..1 << 32), QUICK_COUNT)];
     };
-    let (seed, count) = asked.split_once(':').expect("RINGD_DIFFERENTIAL is seed:count");
-    vec![(seed.parse().expect("a seed"), count.parse().expect("a count"))]
+    let runs = asked.split(',').map(|run| {
+        let (seed, count) = run.split_once(':').expect("RINGD_DIFFERENTIAL is seed:count");
+        (seed.parse().expect("a seed"), count.parse().expect("a count"))
+    });
+    runs.collect()
 }
 
 #[test]

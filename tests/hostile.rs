@@ -19,7 +19,7 @@ use rand::{Rng, RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use ringd::proto::etcdserverpb as pb;
 use support::{
-    block_on, etcd,
+    block_on, confined, etcd,
     frames::{self, Raw},
     grpc::{self, Channel},
     server::{Server, Usage},
@@ -94,6 +94,7 @@ impl WellBehaved {
 /// Lets `attack` do its worst, and checks what is promised. `stored` bytes are written on the way, which the server
 /// keeps in its event window, and what is on its way to the page file once more.
 fn survives(name: &str, stored: u64, attack: impl FnOnce(&Server)) {
+    confined::take_all_descriptors();
     let server = Server::subject_of_fixed_size(BUDGET, &[]);
     warm_up(&server);
     let before = server.usage();

@@ -1,4 +1,4 @@
-//! Takes from a program, before it starts, what the machine would give it.
+//! What the machine would give a program: taken from it before it starts, and taken in full by a test for itself.
 
 use std::{io, os::unix::process::CommandExt, process::Command};
 
@@ -48,6 +48,22 @@ pub fn with_locked_memory(command: &mut Command, bytes: u64) {
     unsafe {
         command.pre_exec(move || check(libc::setrlimit(libc::RLIMIT_MEMLOCK, &limit)));
     }
+}
+
+/// Lets this process open as many files as it may: by default that is often 1024, and one test has hundreds of sockets.
+pub fn take_all_descriptors() {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: `limit` is written by the first call and read by the second.
+    let taken = unsafe {
+        check(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit)).and_then(|()| {
+            limit.rlim_cur = limit.rlim_max;
+            check(libc::setrlimit(libc::RLIMIT_NOFILE, &limit))
+        })
+    };
+    taken.expect("the limit of open files is raised to what is allowed");
 }
 
 fn check(result: i32) -> io::Result<()> {
