@@ -130,6 +130,8 @@ impl Run {
 
     /// One turn of the log core, of the serve core, and of the clock.
     pub(super) fn turn(&mut self, core: &mut LogCore) -> Result<Life, String> {
+        // Runs on other threads hold guards, too, and with them this one's old views and the pages of those.
+        core.state().index().wait_for_guards();
         let now = self.now();
         let busy = match core.turn(&mut self.disk, now) {
             Ok(busy) => busy,

@@ -57,6 +57,13 @@ impl<T: Send + Sync + 'static, G: Send + 'static> PublishCell<T, G> {
         unsafe { defer(&guard, move || home.push(retired)) };
     }
 
+    /// How many replaced values have not come home yet: readers may hold them, or nobody has found out.
+    pub fn outstanding(&self) -> usize {
+        let outstanding = Arc::strong_count(&self.home) - 1;
+        std::sync::atomic::fence(Ordering::Acquire);
+        outstanding
+    }
+
     /// Takes what has come home, oldest last. For the writer to call and to drop.
     pub fn released(&self) -> Released<T, G> {
         Released(self.home.0.swap(null_mut(), Ordering::Acquire))

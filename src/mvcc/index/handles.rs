@@ -45,6 +45,15 @@ impl<V: Send + Sync + 'static> Index<V> {
             index: PhantomData,
         }
     }
+
+    /// Waits until nothing that was replaced can be held by a guard of any thread, those of other indexes included. For
+    /// simulations, which must not depend on other threads; the calling thread must not hold a guard itself.
+    pub fn wait_for_guards(&self) {
+        while self.current.outstanding() > 0 {
+            pin().flush();
+            std::thread::yield_now();
+        }
+    }
 }
 
 /// One published state, held: a root and its view, both unchanging. Must not live across a yield; stays on its thread.
