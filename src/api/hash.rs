@@ -3,7 +3,7 @@
 use super::error;
 use super::kv::readable;
 use super::service::{Api, Caller};
-use super::tasks::{Ended, Task};
+use super::tasks::{Ended, Pace, Task};
 use crate::grpc::Status;
 use crate::limits::API_SLICE_ROWS;
 use crate::mvcc::record::KeyValueView;
@@ -26,7 +26,7 @@ impl Api {
         let header = self.settings.identity.header_of(&view);
         // What the hash says of records at the compact revision needs the index as it was there.
         let at_main = view.compact_revision.max(0);
-        self.run(net, caller, view, at_main, move |task, view| async move {
+        self.run(net, caller, view, at_main, Pace::Long, move |task, view| async move {
             let KvHash {
                 hash,
                 compact_revision,
@@ -49,7 +49,7 @@ impl Api {
         let view = self.index.clone().pin().view().clone();
         let header = self.settings.identity.header_of(&view);
         let at_main = view.revision;
-        self.run(net, caller, view, at_main, move |task, view| async move {
+        self.run(net, caller, view, at_main, Pace::Long, move |task, view| async move {
             let hash = task.hash(view).await?;
             let header = Some(header);
             task.send_whole(super::answer::encode(&HashResponse { header, hash }))

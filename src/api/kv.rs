@@ -1,12 +1,12 @@
 //! The KV service: requests checked, reads answered from a view, writes proposed, outcomes shown.
 
-use super::answer::{self, Runs};
+use super::answer;
 use super::error;
 use super::records::Records;
 use super::service::{Api, Caller, Waiting, WriteRequest};
+use super::short::{Short, is_quick, short_range};
 use crate::grpc::Status;
-use crate::limits::{API_DIRECT_ROWS, API_PART_BYTES};
-use crate::mvcc::index::Pinned;
+use crate::limits::API_DIRECT_ROWS;
 use crate::mvcc::readers::Hold;
 use crate::mvcc::record::{put_varint, varint_length};
 use crate::mvcc::view::View;
@@ -150,42 +150,21 @@ impl Api {
         let mut run = RangeRun::new(&request, readable(view)).map_err(|error| error::status(&error))?;
         let found = run.step(&pinned);
         net.spend(run.counted());
-        if found
-            && run.rows().len() <= API_DIRECT_ROWS
-            && let Some(bytes) = self.read_small_range(&run, &pinned)
-        {
+        let short = match found && run.rows().len() <= API_DIRECT_ROWS {
+            true => short_range(&run, &pinned, view, &self.pages, self.settings.identity),
+            false => Short::No,
+        };
+        if let Short::Answer(bytes) = short {
             self.answer_bytes(net, caller, &bytes);
             return Ok(());
         }
         let view = view.clone();
         drop(pinned);
-        self.spawn_range(net, caller, view, &run);
-        Ok(())
-    }
-
-    /// The answer to a range whose few rows were found; `None` when it is not in memory, or not so small.
-    fn read_small_range(&self, run: &RangeRun, pinned: &Pinned<'_, View>) -> Option<Vec<u8>> {
-        let view = pinned.view();
-        let mut records = Records::resident(view);
-        loop {
-            let mut runs = Runs {
-                keys: pinned,
-                records: &records,
-                missing: Vec::new(),
-            };
-            let rows = runs.finish(run.clone());
-            let missing = runs.missing;
-            if missing.is_empty() {
-                let header = self.settings.identity.header(rows.revision, view.term);
-                return match answer::rows_length(&rows, &records) <= API_PART_BYTES {
-                    true => answer::range_response(&header, &rows, &records),
-                    false => None,
-                };
-            }
-            if !records.take_cached(&self.pages, &missing, API_PART_BYTES) {
-                return None;
-            }
+        match short {
+            Short::Lacks(address) if is_quick(&address) => self.spawn_short_range(net, caller, view, run),
+            _ => self.spawn_range(net, caller, view, &run),
         }
+        Ok(())
     }
 
     /// Answers a write from what apply did.

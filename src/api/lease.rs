@@ -5,7 +5,7 @@ use super::error;
 use super::kv::Field;
 use super::method::Method;
 use super::service::{Api, Caller, Waiting, WriteRequest};
-use super::tasks::Task;
+use super::tasks::{Pace, Task};
 use crate::grpc::{Code, Status};
 use crate::limits::{API_KEEP_ALIVES, API_SLICE_ROWS};
 use crate::net::Net;
@@ -160,7 +160,7 @@ impl Api {
             task.send_whole(bytes).await
         };
         // It can't run only when the call or the core is about to end.
-        let _ = self.spawn_task(caller, |_| (), answer);
+        let _ = self.spawn_task(caller, Pace::Long, |_| (), answer);
     }
 }
 

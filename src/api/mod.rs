@@ -20,6 +20,7 @@ mod peer;
 mod ranges;
 pub mod records;
 mod service;
+mod short;
 mod tasks;
 mod watch;
 mod whole;

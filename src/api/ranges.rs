@@ -11,7 +11,7 @@ use super::memory::Grant;
 use super::method::Method;
 use super::records::Records;
 use super::service::{Api, Caller};
-use super::tasks::{Ended, Task};
+use super::tasks::{Ended, Pace, Task};
 use crate::grpc::Status;
 use crate::limits::{API_PART_BYTES, API_SLICE_ROWS, API_STREAM_ROWS_MIN, API_WALK_ROWS};
 use crate::mvcc::record::{put_varint, varint_length};
@@ -121,7 +121,7 @@ impl Api {
     pub(super) fn spawn_range(&mut self, net: &mut Net, caller: Caller, view: View, run: &RangeRun) {
         let (at_main, run) = (run.at_main(), run.afresh());
         let header = self.settings.identity.header(view.revision, view.term);
-        self.run(net, caller, view, at_main, move |task, view| async move {
+        self.run(net, caller, view, at_main, Pace::Long, move |task, view| async move {
             let walk = task.walk(run, view).await?;
             task.send_range(&header, walk).await
         });
@@ -135,7 +135,7 @@ impl Api {
         let (at_main, run) = (run.at_main(), run.afresh());
         let header = self.settings.identity.header(view.revision, view.term);
         let chunk_bytes = self.settings.max_request_bytes / 2;
-        self.run(net, caller, view, at_main, move |task, view| async move {
+        self.run(net, caller, view, at_main, Pace::Long, move |task, view| async move {
             let walk = task.walk(run, view).await?;
             task.send_stream(&header, walk, chunk_bytes).await
         });

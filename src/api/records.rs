@@ -29,6 +29,23 @@ pub enum Unreadable {
     Expired,
 }
 
+/// What taking records from the core's page cache came to.
+pub enum Cached {
+    /// All of them are here now.
+    All,
+    /// This page has to be loaded first.
+    Lacks(PageAddress),
+    /// Not as they are wanted, because they are too much or can't be read: who fetches them is told why.
+    No,
+}
+
+impl Cached {
+    /// Whether all are here.
+    pub fn is_all(&self) -> bool {
+        matches!(self, Cached::All)
+    }
+}
+
 /// Reads the page store for one core. Clones share cache and file.
 #[derive(Clone)]
 pub struct PageReads {
@@ -222,23 +239,25 @@ impl<'v> Records<'v> {
         lengths.sum()
     }
 
-    /// Takes those of `revisions` that the core's page cache has, up to `bytes_max` bytes of them. Whether it has them
-    /// all; why it does not is told to who fetches them.
-    pub fn take_cached(&mut self, pages: &PageReads, revisions: &[Revision], bytes_max: usize) -> bool {
+    /// Takes `revisions` from the core's page cache, up to `bytes_max` bytes of them.
+    pub fn take_cached(&mut self, pages: &PageReads, revisions: &[Revision], bytes_max: usize) -> Cached {
         let mut cache = pages.cache();
         let mut left = bytes_max;
-        revisions.iter().all(|revision| {
-            let Ok(Some(record)) = self.view.pages.record(&mut cache, record_id(*revision)) else {
-                return false;
+        for revision in revisions {
+            let record = match self.view.pages.record(&mut cache, record_id(*revision)) {
+                Ok(Some(record)) => record,
+                Err(ReadFailure::Missing(address)) => return Cached::Lacks(address),
+                Ok(None) | Err(_) => return Cached::No,
             };
             let fields = record.view();
-            if fields.key.len() + fields.value.len() > left {
-                return false;
+            let length = fields.key.len() + fields.value.len();
+            if length > left {
+                return Cached::No;
             }
-            left -= fields.key.len() + fields.value.len();
+            left -= length;
             self.keep(*revision, &record);
-            true
-        })
+        }
+        Cached::All
     }
 
     fn keep(&mut self, revision: Revision, record: &Record) {
@@ -333,7 +352,7 @@ mod tests {
             };
             let code = match Ended::from(failure) {
                 Ended::Failed(status) => Some(status.code),
-                Ended::Corrupt(_) | Ended::Gone => None,
+                Ended::Corrupt(_) | Ended::Gone | Ended::HandedOver => None,
             };
             sender.send((told, code)).unwrap();
         })

@@ -34,6 +34,15 @@ pub(super) struct Task {
     began: Instant,
 }
 
+/// Among what a task gets its share of the core's time.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pace {
+    /// The calls: it does no more than they do in their own turns.
+    Short,
+    /// The long reads, aside.
+    Long,
+}
+
 /// Why a task ends without an answer of its own.
 pub(super) enum Ended {
     /// The call is over.
@@ -42,6 +51,8 @@ pub(super) enum Ended {
     Failed(Status),
     /// A page is damaged.
     Corrupt(String),
+    /// Another task goes on with the call.
+    HandedOver,
 }
 
 impl From<Unreadable> for Ended {
@@ -80,7 +91,7 @@ impl Api {
         match result {
             // What it sent was counted as it went.
             Ok(()) => self.finished(caller, 0),
-            Err(Ended::Gone) => {}
+            Err(Ended::Gone | Ended::HandedOver) => {}
             Err(Ended::Failed(status)) => self.fail(net, caller, &status),
             Err(Ended::Corrupt(description)) => {
                 self.post(Request::Corrupt { description });
@@ -98,6 +109,7 @@ impl Api {
         caller: Caller,
         view: View,
         at_main: i64,
+        pace: Pace,
         body: impl FnOnce(Task, View) -> F,
     ) where
         F: Future<Output = Result<(), Ended>> + 'static,
@@ -108,7 +120,7 @@ impl Api {
             return self.fail(net, caller, &error::status(&StateError::Compacted));
         }
         let ended = move |api: &mut Api| api.end_reading(at_main);
-        if !self.spawn_task(caller, ended, |task| body(task, view)) {
+        if !self.spawn_task(caller, pace, ended, |task| body(task, view)) {
             self.end_reading(at_main);
         }
     }
@@ -118,6 +130,7 @@ impl Api {
     pub(super) fn spawn_task<F>(
         &mut self,
         caller: Caller,
+        pace: Pace,
         ended: impl FnOnce(&mut Api) + 'static,
         body: impl FnOnce(Task) -> F,
     ) -> bool
@@ -129,13 +142,17 @@ impl Api {
         };
         let connections = task.connections.clone();
         let body = body(task);
-        serve::spawn_aside(async move {
+        let task = async move {
             let result = body.await;
             connections.with(|api, net| {
                 ended(api);
                 api.task_ended(net, caller, result);
             });
-        });
+        };
+        match pace {
+            Pace::Short => serve::spawn(task),
+            Pace::Long => serve::spawn_aside(task),
+        }
         true
     }
 
@@ -153,6 +170,7 @@ impl Api {
         // The last step of the task gives the memory back.
         self.spawn_task(
             caller,
+            Pace::Long,
             |_| drop(grant),
             |task| async move { task.send_whole(bytes).await },
         );

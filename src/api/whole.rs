@@ -9,7 +9,7 @@ use super::kv::readable;
 use super::memory::Grant;
 use super::records::{PageReads, Records};
 use super::service::{Api, Caller, WriteRequest};
-use super::tasks::{Ended, Task};
+use super::tasks::{Ended, Pace, Task};
 use crate::grpc::Status;
 use crate::limits::{API_PART_BYTES, API_SLICE_ROWS};
 use crate::mvcc::index::{KeyReader, Pinned};
@@ -50,7 +50,7 @@ impl Api {
         drop(pinned);
         let at_main = lowest_revision(&request, &view);
         let identity = self.settings.identity;
-        self.run(net, caller, view, at_main, move |task, view| async move {
+        self.run(net, caller, view, at_main, Pace::Long, move |task, view| async move {
             let mut grant = task.grant();
             let bytes = task.read_txn(view, &request, identity, &mut grant).await?;
             task.send_whole(bytes).await
@@ -76,7 +76,7 @@ impl Api {
             encode_write(&pinned, &payload, &answer, identity, view, records, API_PART_BYTES)
         };
         let encoded = match encode(&records) {
-            Err(Lacking::Records(missing)) if records.take_cached(&self.pages, &missing, API_PART_BYTES) => {
+            Err(Lacking::Records(missing)) if records.take_cached(&self.pages, &missing, API_PART_BYTES).is_all() => {
                 encode(&records)
             }
             encoded => encoded,
@@ -88,6 +88,7 @@ impl Api {
         let view = view.clone();
         self.spawn_task(
             caller,
+            Pace::Long,
             |_| drop(hold),
             move |task| async move {
                 let mut grant = task.grant();
@@ -172,7 +173,7 @@ fn read_small_txn(
     let mut records = Records::resident(view);
     let missing = records.missing(plan::needed_by_txn(request, keys, view.revision));
     let mut comparing = Comparing::new(request);
-    if !records.take_cached(pages, &missing, API_PART_BYTES)
+    if !records.take_cached(pages, &missing, API_PART_BYTES).is_all()
         || !(comparing.is_done() || comparing.step(keys, view.revision))
     {
         return Ok(None);
@@ -193,7 +194,7 @@ fn read_small_txn(
         if missing.is_empty() {
             break ranges;
         }
-        if !records.take_cached(pages, &missing, API_PART_BYTES) {
+        if !records.take_cached(pages, &missing, API_PART_BYTES).is_all() {
             return Ok(None);
         }
     };

@@ -313,6 +313,8 @@ pub const API_KEEP_ALIVES: usize = 1024;
 pub const API_HELD_BYTES: usize = 16 << 20;
 /// Rows that a range answers in its call's own turn; more go to a task.
 pub const API_DIRECT_ROWS: usize = 16;
+/// Pages loaded for a range of so few rows before it goes the way of long ones.
+pub const API_SHORT_LOADS: usize = 4 * API_DIRECT_ROWS;
 /// Rows a task looks at between two yields.
 pub const API_SLICE_ROWS: usize = 1000;
 /// Rows that a long range finds at a time.
