@@ -1,4 +1,5 @@
-//! ringd on a disk that gets full, one that stops giving pages, and one that gives other bytes than were written.
+//! ringd on a disk that gets full, one that stops giving pages, one that gives other bytes than were written, and one
+//! that takes no more of the log.
 
 mod support;
 
@@ -217,4 +218,60 @@ fn a_damaged_page_raises_the_corrupt_alarm_and_is_named() {
         assert!(server.is_running());
         server.kill();
     });
+}
+
+#[test]
+fn a_failed_write_of_the_log_ends_the_process_and_names_the_file() {
+    /// No file may grow beyond it; more than the page file and the server's messages come to.
+    const FILE_BYTES: u64 = 4 << 20;
+    for writer in ["ring", "ring-linked", "ring-helper", "threads"] {
+        let mut server = Server::start(Program::Ringd, &[&format!("--wal-writer={writer}")]);
+        let taken = block_on(async {
+            let channel = Channel::connect(&server.address()).await.expect("a connection");
+            bound_file_sizes(server.process_id(), FILE_BYTES);
+            let mut taken = 0;
+            while put(&channel, &format!("{taken}"), &vec![taken as u8; VALUE_BYTES])
+                .await
+                .is_ok()
+            {
+                taken += 1;
+                assert!(taken as u64 * (VALUE_BYTES as u64) < FILE_BYTES, "more fits than may");
+            }
+            taken
+        });
+        assert_eq!(server.stop_told().code(), Some(1), "{writer}");
+        let log = server.log();
+        let line = log.lines().find(|line| line.contains("(os error 27)"));
+        let line = line.unwrap_or_else(|| panic!("{writer}: the errno is not logged: {log}"));
+        let wal = server.data_directory().join("member/wal");
+        let names = |file: std::fs::DirEntry| line.contains(&file.path().display().to_string());
+        let mut files = std::fs::read_dir(wal).expect("the log's directory");
+        assert!(
+            files.any(|file| names(file.expect("a file"))),
+            "{writer}: no file is named: {line}"
+        );
+        server.restart();
+        block_on(async {
+            let channel = Channel::connect(&server.address()).await.expect("a connection");
+            for key in 0..taken {
+                let value = get(&channel, &format!("{key}")).await.expect("a read");
+                assert_eq!(
+                    value,
+                    Some(vec![key as u8; VALUE_BYTES]),
+                    "{writer}: {key} was acknowledged"
+                );
+            }
+        });
+    }
+}
+
+/// Lets no file of a running process grow beyond so many bytes: writes there fail with EFBIG.
+fn bound_file_sizes(process: u32, bytes: u64) {
+    let limit = libc::rlimit {
+        rlim_cur: bytes,
+        rlim_max: bytes,
+    };
+    // SAFETY: `limit` outlives the call, and no old limit is asked for.
+    let result = unsafe { libc::prlimit(process as i32, libc::RLIMIT_FSIZE, &limit, std::ptr::null_mut()) };
+    assert_eq!(result, 0, "prlimit: {}", std::io::Error::last_os_error());
 }

@@ -309,6 +309,12 @@ mod tests {
         )
         .unwrap();
         assert_eq!(texts.get("watch-progress-notify-interval"), "5s");
+        assert_eq!(texts.warnings.len(), 2, "{:?}", texts.warnings);
+        assert!(
+            texts.warnings[0].contains("write --watch-progress-notify-interval"),
+            "{:?}",
+            texts.warnings
+        );
         assert!(texts.gates.is_open("InitialCorruptCheck"));
         assert!(
             start(&["--feature-gates=Nope=true"], &[])

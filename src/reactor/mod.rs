@@ -10,6 +10,7 @@ mod spsc;
 
 pub mod accept;
 pub mod allocator;
+pub mod cgroup;
 pub mod disk;
 pub mod log;
 pub mod mailbox;

@@ -5,9 +5,8 @@
 //! mask is used, or `--cores` was given. Under a quota below the mask they float, because every container of the
 //! machine would pin itself to the same first CPUs.
 
-use super::ring;
+use super::{cgroup, ring};
 use std::fmt;
-use std::path::Path;
 
 /// A set of CPUs.
 #[derive(Clone)]
@@ -131,8 +130,7 @@ impl Allowance {
     /// Asks the running system.
     pub fn of_this_process() -> std::io::Result<Allowance> {
         let cpus = CpuSet::of_this_thread()?.cpus();
-        let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        let quota = cgroup_quota(Path::new("/sys/fs/cgroup"), &groups);
+        let quota = cgroup::cpu_quota();
         Ok(Allowance { cpus, quota })
     }
 
@@ -174,60 +172,9 @@ pub fn assign(cores: Option<usize>, allowance: &Allowance) -> Result<Roles, Role
     })
 }
 
-/// The least quota on the way from this process's cgroup to the root, by `/proc/self/cgroup`'s text; versions 2 and 1.
-fn cgroup_quota(root: &Path, groups: &str) -> Option<f64> {
-    let mut least: Option<f64> = None;
-    for line in groups.lines() {
-        let mut fields = line.splitn(3, ':').skip(1);
-        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else {
-            continue;
-        };
-        let read: fn(&Path) -> Option<f64>;
-        let base;
-        if controllers.is_empty() {
-            (read, base) = (quota_of_version_2, root.to_path_buf());
-        } else if controllers.split(',').any(|name| name == "cpu") {
-            (read, base) = (quota_of_version_1, root.join("cpu"));
-        } else {
-            continue;
-        }
-        let relative = Path::new(path.trim_start_matches('/'));
-        // Inside a container the path may be the host's: then only the root is there to be read.
-        for ancestor in relative.ancestors() {
-            if let Some(quota) = read(&base.join(ancestor)) {
-                least = Some(least.map_or(quota, |least: f64| least.min(quota)));
-            }
-        }
-    }
-    least
-}
-
-/// `cpu.max`: `max 100000` or `200000 100000`, in microseconds per period.
-fn quota_of_version_2(group: &Path) -> Option<f64> {
-    let text = std::fs::read_to_string(group.join("cpu.max")).ok()?;
-    let mut fields = text.split_whitespace();
-    let quota: f64 = fields.next()?.parse().ok()?;
-    let period: f64 = fields.next()?.parse().ok()?;
-    (quota > 0.0 && period > 0.0).then_some(quota / period)
-}
-
-/// `cpu.cfs_quota_us` (-1: none) and `cpu.cfs_period_us`.
-fn quota_of_version_1(group: &Path) -> Option<f64> {
-    let number = |name| {
-        std::fs::read_to_string(group.join(name))
-            .ok()?
-            .trim()
-            .parse::<f64>()
-            .ok()
-    };
-    let (quota, period) = (number("cpu.cfs_quota_us")?, number("cpu.cfs_period_us")?);
-    (quota > 0.0 && period > 0.0).then_some(quota / period)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
 
     fn places(cores: Option<usize>, cpus: &[usize], quota: Option<f64>) -> (Vec<usize>, Vec<Vec<usize>>) {
         let allowance = Allowance {
@@ -286,25 +233,6 @@ mod tests {
                 .to_string()
                 .starts_with("--cores 3: this process may use 2 CPUs only"),
             "{error}"
-        );
-    }
-
-    #[test]
-    fn quotas_are_read_in_both_versions() {
-        let root = tempfile::tempdir().unwrap();
-        let group = root.path().join("a/b");
-        fs::create_dir_all(&group).unwrap();
-        fs::write(group.join("cpu.max"), "max 100000\n").unwrap();
-        assert_eq!(cgroup_quota(root.path(), "0::/a/b\n"), None);
-        fs::write(root.path().join("a/cpu.max"), "150000 100000\n").unwrap();
-        assert_eq!(cgroup_quota(root.path(), "0::/a/b\n"), Some(1.5));
-        let group = root.path().join("cpu/docker/x");
-        fs::create_dir_all(&group).unwrap();
-        fs::write(group.join("cpu.cfs_quota_us"), "50000\n").unwrap();
-        fs::write(group.join("cpu.cfs_period_us"), "100000\n").unwrap();
-        assert_eq!(
-            cgroup_quota(root.path(), "4:memory:/x\n3:cpu,cpuacct:/docker/x\n"),
-            Some(0.5)
         );
     }
 

@@ -1,4 +1,4 @@
-//! Waiting for the signals that ask the process to end.
+//! Waiting for the signals that ask the process to end, and passing over those that would end it without a word.
 
 use std::io;
 
@@ -41,6 +41,16 @@ impl Termination {
     }
 }
 
+/// Lets a write beyond the process's limit of a file's size fail, as any other write that fails, instead of killing the
+/// process by SIGXFSZ.
+pub fn ignore_file_size_signal() -> io::Result<()> {
+    // SAFETY: no handler of ours is installed; the signal is one that may be ignored.
+    match unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) } {
+        libc::SIG_ERR => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -57,5 +67,11 @@ mod tests {
         })
         .join()
         .unwrap();
+    }
+    #[test]
+    fn a_file_size_signal_is_survived() {
+        ignore_file_size_signal().unwrap();
+        // SAFETY: raise sends the signal to the calling thread.
+        assert_eq!(unsafe { libc::raise(libc::SIGXFSZ) }, 0);
     }
 }

@@ -6,6 +6,7 @@ use crate::limits::{
     PROPOSALS_PENDING_BYTES_MAX, UNSTORED_BYTES_MAX, WINDOW_BYTES_MAX,
 };
 use crate::raft::memory::Memory;
+use crate::reactor::cgroup;
 
 /// The shares of `--memory-budget`, in bytes. They add up to at most the budget, unless a share is raised to what the
 /// largest message takes.
@@ -64,10 +65,7 @@ fn memory_of_this_machine() -> u64 {
     let total = line
         .and_then(|line| line.trim().split(' ').next()?.parse::<u64>().ok())
         .map_or(1 << 30, |kib| kib << 10);
-    let limit = std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
-    limit
-        .and_then(|limit| limit.trim().parse().ok())
-        .map_or(total, |limit: u64| limit.min(total))
+    cgroup::memory_limit().map_or(total, |limit| limit.min(total))
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ use crate::reactor::log::Writer;
 use crate::reactor::mailbox::{Receiver, Sender, mailbox};
 use crate::reactor::roles::{Allowance, Roles, RolesError, assign};
 use crate::reactor::serve::{self, BellWaiter, CoreOptions, Notify, PageFileReader, ServeCore};
-use crate::reactor::signals::Termination;
+use crate::reactor::signals::{self, Termination};
 use crate::reactor::socket::BindError;
 use crate::reactor::start::{StartError, probe};
 use crate::state::lease::LessorConfig;
@@ -111,6 +111,7 @@ pub fn run(config: &Config) -> Result<(), ServerError> {
     crate::reactor::allocator::map_large_pieces();
     logging::tell_configuration(config);
     let termination = Termination::hold_back().map_err(system("watch for signals"))?;
+    signals::ignore_file_size_signal().map_err(system("ignore SIGXFSZ"))?;
     probe()?;
     let allowance = Allowance::of_this_process().map_err(system("ask which CPUs may be used"))?;
     let roles = assign((config.cores > 0).then_some(config.cores), &allowance)?;

@@ -157,6 +157,19 @@ fn the_older_of_the_two_metas_stays_readable_until_it_is_replaced() {
     assert!(looked > 40, "{looked} looks");
 }
 
+#[test]
+fn rule_1_the_page_file_and_its_name_are_synced_before_anything_is_read() {
+    let (mut disk, store) = created(1);
+    drop(store);
+    disk.kill(2);
+    disk.clear_events();
+    let store = open(&mut disk);
+    let done: Vec<_> = disk.events().iter().map(|event| event.operation).collect();
+    assert_eq!(done[..4], ["open", "sync", "sync directory", "read"], "{done:?}");
+    assert!(disk.events().iter().all(|event| event.error.is_none()));
+    assert_sound(&mut disk, &store, &Model::default());
+}
+
 /// An opening that dies of a failed sync, in its process only: what the sync dropped still shows.
 fn die_of_a_failed_sync(disk: &mut FaultyDisk, seed: u64) {
     disk.add_fault(Fault {

@@ -4,16 +4,26 @@ use crate::io::disk::{FileId, OpenMode, Operation};
 use slab::Slab;
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A file that is open, with the path it was opened by (for errors).
+/// A file that is open, with the path it was opened by.
 #[derive(Debug)]
 pub(in crate::reactor) struct OpenFile {
     pub(in crate::reactor) file: File,
     pub(in crate::reactor) path: PathBuf,
+}
+
+impl OpenFile {
+    /// What the file is called now, for errors: segments of the log are renamed while they are open. Where the kernel
+    /// does not tell (no `/proc`), the path it was opened by.
+    pub(in crate::reactor) fn name(&self) -> PathBuf {
+        let link = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        std::fs::read_link(link).unwrap_or_else(|_| self.path.clone())
+    }
 }
 
 /// Opens `path`, with O_DIRECT if `direct` and the file system takes it. Returns the length with it.

@@ -4,6 +4,7 @@ use super::blocking::Finished;
 use super::files::{FileTable, OpenFile};
 use crate::io::disk::{Completion, DiskError, FileId, Operation, Outcome};
 use crate::reactor::stall;
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,10 +17,10 @@ pub(super) enum Subject {
 }
 
 impl Subject {
-    pub(super) fn path(&self) -> &Path {
+    pub(super) fn path(&self) -> PathBuf {
         match self {
-            Subject::File(file) => &file.path,
-            Subject::Path(path) => path,
+            Subject::File(file) => file.name(),
+            Subject::Path(path) => path.clone(),
         }
     }
 }
@@ -58,7 +59,7 @@ impl Pending {
     pub(super) fn error(&self, source: io::Error) -> DiskError {
         DiskError {
             operation: self.name,
-            path: self.subject.path().to_path_buf(),
+            path: self.subject.path(),
             source,
         }
     }
@@ -85,10 +86,12 @@ impl Pending {
 
     /// Tells the stall watch if the operation took too long.
     pub(super) fn report_stall(&self) {
-        stall::report(self.since.elapsed(), &self.label());
+        stall::report(self.since.elapsed(), self);
     }
+}
 
-    pub(super) fn label(&self) -> String {
-        format!("{} of {}", self.name, self.subject.path().display())
+impl fmt::Display for Pending {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} of {}", self.name, self.subject.path().display())
     }
 }

@@ -135,7 +135,7 @@ impl RingDisk {
             .iter()
             .map(|(_, entry)| &entry.pending)
             .min_by_key(|pending| pending.since)?;
-        Some((oldest.label(), oldest.since))
+        Some((oldest.to_string(), oldest.since))
     }
 
     fn uses_ring(&self, operation: &Operation) -> bool {

@@ -162,6 +162,22 @@ fn errors_name_operation_and_path() {
     });
 }
 
+/// Segments of the log, and their directory, are renamed while they are open.
+#[test]
+fn errors_name_a_renamed_file_as_it_is_called_now() {
+    on_each_disk(|disk, directory| {
+        let [made, member] = ["member.tmp", "member"].map(|name| directory.join(name));
+        disk.call(Operation::CreateDirectory { path: made.clone() }).unwrap();
+        std::fs::write(made.join("0.tmp"), "").unwrap();
+        let (file, _) = disk.open(&made.join("0.tmp"), OpenMode::ReadOnly).unwrap();
+        let rename = |disk: &mut dyn Disk, from, to| disk.call(Operation::Rename { from, to }).unwrap();
+        rename(disk, made.join("0.tmp"), made.join("0.wal"));
+        rename(disk, made, member.clone());
+        let error = disk.call(Operation::Truncate { file, length: 7 }).unwrap_err();
+        assert_eq!(error.path, member.join("0.wal"));
+    });
+}
+
 /// More operations than the ring has entries, in flight together; each token comes back once with its own bytes.
 #[test]
 fn many_operations_in_flight() {

@@ -55,7 +55,7 @@ impl ThreadDisk {
             .iter()
             .map(|(_, pending)| pending)
             .min_by_key(|pending| pending.since)?;
-        Some((oldest.label(), oldest.since))
+        Some((oldest.to_string(), oldest.since))
     }
 
     fn collect(&mut self) {

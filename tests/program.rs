@@ -1,0 +1,108 @@
+//! What README says of the program as such: its flags, what `--version` prints, and the calls it does not answer.
+
+mod support;
+
+use bytes::Bytes;
+use ringd::api::method::Method;
+use ringd::config::flags::FLAGS;
+use std::collections::BTreeMap;
+use std::process::Command;
+use support::block_on;
+use support::ending::Ended;
+use support::grpc::Channel;
+use support::server::{Program, Server};
+
+const UNIMPLEMENTED: i32 = 12;
+/// Flags whose default only looks different: ringd makes it of another's, or it has no effect.
+const DERIVED: [&str; 2] = ["initial-cluster", "log-rotation-config-json"];
+
+/// The flags of etcd 3.7.1's own flag set with their defaults, by the help text that Go prints of it.
+fn flags_of_etcd() -> BTreeMap<String, String> {
+    let mut command = Command::new(Program::Reference.path());
+    command.arg("--help");
+    let help = Ended::of(command).output;
+    let mut flags = BTreeMap::new();
+    let mut name = String::new();
+    for line in help.lines() {
+        if let Some(flag) = line.strip_prefix("  -") {
+            name = flag.split(' ').next().unwrap_or_default().to_string();
+            flags.insert(name.clone(), String::new());
+        }
+        if let Some((_, default)) = line.rsplit_once("(default ") {
+            let default = default.trim_end_matches(')').trim_matches('"');
+            flags.insert(name.clone(), default.to_string());
+        }
+    }
+    flags
+}
+
+/// A default as Go prints it: durations down to the second.
+fn as_go_prints(default: &str) -> &str {
+    match default {
+        "2h" => "2h0m0s",
+        "1m" => "1m0s",
+        _ => default,
+    }
+}
+
+#[test]
+fn every_flag_of_etcd_is_known_with_its_default() {
+    let etcds = flags_of_etcd();
+    assert!(etcds.len() > 100, "the reference does not list its flags: {etcds:?}");
+    for (name, default) in &etcds {
+        let flag = FLAGS.iter().find(|flag| flag.name == name);
+        let flag = flag.unwrap_or_else(|| panic!("--{name} is not known"));
+        // Go prints no default that is empty or zero.
+        if !default.is_empty() && !DERIVED.contains(&flag.name) {
+            assert_eq!(as_go_prints(flag.default), default, "--{name}");
+        }
+    }
+}
+
+#[test]
+fn version_is_told_in_etcds_four_lines() {
+    let told = |program: Program| {
+        let mut command = Command::new(program.path());
+        command.arg("--version");
+        let ended = Ended::of(command);
+        ended.expect(0, &[]);
+        let lines = ended.output.lines().map(|line| line.split_once(": ").expect("a name"));
+        let lines = lines.map(|(name, value)| (name.to_string(), value.to_string()));
+        lines.collect::<Vec<_>>()
+    };
+    let (ours, etcds) = (told(Program::Ringd), told(Program::Etcd351));
+    let names = |lines: &[(String, String)]| lines.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
+    assert_eq!(names(&ours), names(&etcds));
+    assert_eq!(ours[0].1, "3.7.1");
+    assert_eq!(ours[1].1, format!("ringd-{}", env!("CARGO_PKG_VERSION")));
+    assert_eq!(ours[3], etcds[3]);
+}
+
+#[test]
+fn calls_that_are_not_built_are_unimplemented() {
+    let server = Server::start(Program::Ringd, &[]);
+    let known = Method::ALL.iter().filter(|method| !method.is_built());
+    let mut paths: Vec<String> = known
+        .map(|method| format!("/{}/{}", method.path().0, method.path().1))
+        .collect();
+    assert!(paths.len() > 20, "{paths:?}");
+    paths.extend(
+        [
+            "/v3lockpb.Lock/Lock",
+            "/v3electionpb.Election/Campaign",
+            "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+        ]
+        .map(str::to_string),
+    );
+    block_on(async {
+        let channel = Channel::connect(&server.address()).await.expect("a connection");
+        for path in paths {
+            let reply = channel.unary(&path, Bytes::new(), &[]).await;
+            assert_eq!(reply.status.code, UNIMPLEMENTED, "{path}: {:?}", reply.status);
+            assert!(
+                !reply.status.message.is_empty() && reply.messages.is_empty(),
+                "{path}: {reply:?}"
+            );
+        }
+    });
+}
