@@ -110,8 +110,7 @@ enum End {
 pub fn run(config: &Config) -> Result<(), ServerError> {
     crate::reactor::allocator::map_large_pieces();
     logging::tell_configuration(config);
-    let termination = Termination::hold_back().map_err(system("watch for signals"))?;
-    signals::ignore_file_size_signal().map_err(system("ignore SIGXFSZ"))?;
+    let termination = take_signals()?;
     probe()?;
     let allowance = Allowance::of_this_process().map_err(system("ask which CPUs may be used"))?;
     let roles = assign((config.cores > 0).then_some(config.cores), &allowance)?;
@@ -205,6 +204,12 @@ fn ending(end: Result<End, mpsc::RecvError>) -> Result<(), ServerError> {
 
 fn system(what: &'static str) -> impl FnOnce(std::io::Error) -> ServerError {
     move |source| ServerError::System { what, source }
+}
+
+/// Signals from here on: those that ask for the end are held back, and none ends the process for a file's size.
+fn take_signals() -> Result<Termination, ServerError> {
+    signals::ignore_file_size_signal().map_err(system("ignore SIGXFSZ"))?;
+    Termination::hold_back().map_err(system("watch for signals"))
 }
 
 fn watch_signals(termination: Termination, ends: mpsc::Sender<End>) -> Result<(), ServerError> {
