@@ -147,8 +147,9 @@ fn a_seed_repeats_to_the_byte() {
     }
 }
 
-/// Guards of the index count for the whole process: while another thread has one, as a run beside this one does, nothing
-/// that was replaced goes, nor the pages that old views hold. (So seed 1580 did not come below its quota, now and then.)
+/// Guards of the index count for the whole process: while another thread has one, as a run beside this one does,
+/// nothing that was replaced goes, nor the pages that old views hold. (So seed 1580 did not come below its quota, now
+/// and then.)
 #[test]
 fn a_seed_repeats_beside_others() {
     const SEEDS: [u64; 2] = [17, 1580];
