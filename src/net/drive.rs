@@ -85,9 +85,10 @@ impl Net {
     /// Hands events to the service, so many that the other connections have their turn soon; the rest follows in the
     /// next turn. Whether there were any.
     fn pump<S: Service>(&mut self, service: &mut S, slot: usize) -> bool {
-        let assembly_max = self.assembly_max(slot);
+        let (assembly_max, queue_max) = (self.assembly_max(slot), self.queue_max(slot));
         if let Protocol::Grpc(grpc) = &mut self.peers[slot].protocol {
             grpc.set_assembly_max(assembly_max);
+            grpc.http().set_queue_max(queue_max);
         }
         self.spent = 0;
         let mut count = 0;

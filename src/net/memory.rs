@@ -3,7 +3,8 @@
 //! Up to half of the share for answers, whoever has a window open may fill it. In the other half only those produce
 //! more whose peers take it right away. When the share is used up nobody does, connections whose sockets are full are
 //! not read, and those that have stood still the longest are closed. So peers that do not read cost the others
-//! nothing but half of the share, and the server no more than all of it.
+//! nothing but half of the share, and the server no more than all of it. New calls of a connection with much queued are
+//! refused only beyond that half.
 //!
 //! Of requests that are not whole, the call that goes beyond the share fails. While they take more than half of it,
 //! connections that leave theirs unfinished for the time of a stall are closed.
@@ -11,7 +12,7 @@
 use super::peer::{Call, Net, Peer};
 use super::protocol::Protocol;
 use super::service::Service;
-use crate::limits::{GRPC_ASSEMBLY_BYTES, NET_BURST_BYTES, NET_SHED_AFTER, NET_WAKE};
+use crate::limits::{GRPC_ASSEMBLY_BYTES, HTTP_CONNECTION_QUEUE_BYTES, NET_BURST_BYTES, NET_SHED_AFTER, NET_WAKE};
 use crate::reactor::allocator;
 use rustc_hash::FxHashSet;
 use std::collections::VecDeque;
@@ -98,6 +99,15 @@ impl Net {
             .requests_bytes
             .saturating_sub(others)
             .min(GRPC_ASSEMBLY_BYTES)
+    }
+
+    /// Above how many bytes queued on a connection new calls of it are refused: not while all connections together hold
+    /// less than half of the share. A client with one connection reads large records and calls beside that.
+    pub(super) fn queue_max(&self, slot: usize) -> usize {
+        let others = self.memory.held.answers - self.peers[slot].counted.answers;
+        (self.options.answers_bytes / 2)
+            .saturating_sub(others)
+            .max(HTTP_CONNECTION_QUEUE_BYTES)
     }
 
     /// Wakes calls that have waited for room in the share. Whether there were any.

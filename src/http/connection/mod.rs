@@ -29,7 +29,9 @@ use super::hpack::{Decoder, Encoder};
 use super::input::Input;
 use super::keepalive;
 use super::stream::{StreamKey, Streams};
-use crate::limits::{HTTP_CONTROL_BYTES, HTTP_FRAME_BYTES, HTTP_HEADER_TABLE_BYTES, HTTP_OUTPUT_BYTES};
+use crate::limits::{
+    HTTP_CONNECTION_QUEUE_BYTES, HTTP_CONTROL_BYTES, HTTP_FRAME_BYTES, HTTP_HEADER_TABLE_BYTES, HTTP_OUTPUT_BYTES,
+};
 
 pub use send::SendError;
 
@@ -168,8 +170,9 @@ pub struct Connection {
     peer_window: u32,
     /// Streams with something to send and a window to send it, in turn.
     ready: VecDeque<StreamKey>,
-    /// Bytes in all streams' queues.
+    /// Bytes in all streams' queues, and above how many new streams are refused.
     queued: usize,
+    queue_max: usize,
     /// Streams whose producers wait for room.
     waiting: Vec<StreamKey>,
     /// Whether room may have come up for one of them.
@@ -213,6 +216,7 @@ impl Connection {
             peer_window: DEFAULT_WINDOW,
             ready: VecDeque::new(),
             queued: 0,
+            queue_max: HTTP_CONNECTION_QUEUE_BYTES,
             waiting: Vec::new(),
             recheck_waiting: false,
             config,
@@ -298,6 +302,11 @@ impl Connection {
     /// Whether `stream` is still open.
     pub fn is_open(&self, stream: StreamKey) -> bool {
         self.streams.get(stream).is_some()
+    }
+
+    /// Says above how many queued bytes new streams are refused; [`HTTP_CONNECTION_QUEUE_BYTES`] if nothing is said.
+    pub fn set_queue_max(&mut self, bytes: usize) {
+        self.queue_max = bytes;
     }
 
     /// Bytes held for the peer: received and not parsed, queued, or waiting to be sent.

@@ -6,9 +6,7 @@ use super::{Block, Connection, Drain, Event, Fault, Phase, Step};
 use crate::http::flow::{MAX_WINDOW, ReceiveWindow, SendWindow};
 use crate::http::frame::{self, ErrorCode, FrameHeader, flag, kind, read_u32, setting};
 use crate::http::stream::{Stream, StreamKey};
-use crate::limits::{
-    HTTP_CONNECTION_QUEUE_BYTES, HTTP_CONTINUATION_FRAMES, HTTP_FRAME_BYTES, HTTP_HEADER_LIST_BYTES, HTTP_STREAMS,
-};
+use crate::limits::{HTTP_CONTINUATION_FRAMES, HTTP_FRAME_BYTES, HTTP_HEADER_LIST_BYTES, HTTP_STREAMS};
 
 impl Connection {
     /// Handles one frame.
@@ -172,7 +170,7 @@ impl Connection {
             return Err(Fault::stream(id, ErrorCode::PROTOCOL_ERROR));
         }
         let limit = HTTP_STREAMS.min(self.config.max_concurrent_streams as usize);
-        if self.streams.len() >= limit || self.queued > HTTP_CONNECTION_QUEUE_BYTES {
+        if self.streams.len() >= limit || self.queued > self.queue_max {
             return Err(Fault::stream(id, ErrorCode::REFUSED_STREAM));
         }
         let content_length = self.headers.content_length();

@@ -100,6 +100,36 @@ fn peers_that_ask_and_do_not_read_are_closed_when_the_share_is_used_up() {
     server.stop();
 }
 
+/// A client with one connection may read large answers slowly and call beside that, as long as there is memory for it.
+#[test]
+fn calls_beside_large_answers_are_not_refused() {
+    let server = Server::start(patient(64 << 20, 16 << 20));
+    with_client(&server, |mut client| async move {
+        let mut call = |message: Bytes| {
+            let (response, mut body) = client.send_request(request("/echo/Unary"), false).unwrap();
+            body.send_data(message, true).unwrap();
+            response
+        };
+        let mut large = Vec::new();
+        for _ in 0..4 {
+            // Its head is here; the rest waits for the windows.
+            large.push(call(framed(&vec![7; 900_000])).await.unwrap());
+        }
+        let small: Vec<_> = (0..10).map(|_| call(framed(b"small"))).collect();
+        let large = large.into_iter().map(|response| body(response));
+        let small = small.into_iter().map(answer);
+        let (large, small) =
+            futures::future::join(futures::future::join_all(large), futures::future::join_all(small)).await;
+        assert!(large.iter().all(|(_, status)| status == "0"));
+        assert!(
+            small
+                .iter()
+                .all(|(message, status)| (&message[5..], &status[..]) == (b"small", "0"))
+        );
+    });
+    server.stop();
+}
+
 /// Waits until what is held of unfinished requests is as wanted, or something else has happened.
 async fn held_or(server: &Server, is_wanted: impl Fn(usize) -> bool, has_happened: impl Fn() -> bool) {
     let began = Instant::now();

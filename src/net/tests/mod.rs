@@ -291,7 +291,12 @@ fn framed(message: &[u8]) -> Bytes {
 
 /// Body and grpc-status of a response.
 async fn answer(response: h2::client::ResponseFuture) -> (Vec<u8>, String) {
-    let (head, mut body) = response.await.unwrap().into_parts();
+    body(response.await.unwrap()).await
+}
+
+/// The rest of an answer whose head is here.
+async fn body(response: http_types::Response<h2::RecvStream>) -> (Vec<u8>, String) {
+    let (head, mut body) = response.into_parts();
     let mut bytes = Vec::new();
     while let Some(chunk) = body.data().await {
         let chunk = chunk.unwrap();
