@@ -6,7 +6,7 @@
 mod support;
 
 use std::{
-    cell::RefCell,
+    cell::Cell,
     rc::Rc,
     time::{Duration, Instant},
 };
@@ -24,10 +24,15 @@ use tokio::{task::LocalSet, time::sleep};
 
 /// The length of a run when nothing else is asked, in seconds.
 const QUICK_SECONDS: u64 = 120;
-/// How many compactions a run has at least; a long one compacts each minute.
+/// How many compactions fit into a run, and how many it has at least on a slow machine; a long one compacts each minute.
 const COMPACTIONS: u32 = 12;
-/// How many samples a run takes.
+const COMPACTIONS_MIN: u32 = 4;
+/// How many samples a run of its planned length takes.
 const SAMPLES: u32 = 120;
+/// A run goes on until this many revisions have come for each second that was planned: figures level off with what was
+/// written, not with time. A machine that is too slow for that has so many times as long.
+const REVISIONS_PER_SECOND_MIN: i64 = 300;
+const STRETCH_MAX: u32 = 10;
 const WRITERS: u64 = 16;
 const KEYS: u64 = 2000;
 const VALUE_BYTES_MAX: usize = 6000;
@@ -49,11 +54,18 @@ const STORE_STEP: f64 = 8e6;
 const LOG_STEP: f64 = 64e6;
 const DESCRIPTORS_STEP: f64 = 4.0;
 
-async fn write(address: String, seed: u64, end: Instant, revision: Rc<RefCell<i64>>) {
+/// What all parts of a run know.
+struct Run {
+    /// The highest revision of any answer.
+    revision: Cell<i64>,
+    is_over: Cell<bool>,
+}
+
+async fn write(address: String, seed: u64, run: Rc<Run>) {
     let channel = Channel::connect(&address).await.expect("a connection");
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let pause = Duration::from_secs(1) / WRITES_PER_SECOND as u32;
-    while Instant::now() < end {
+    while !run.is_over.get() {
         let key = format!("soak/{:05}", random.random_range(0..KEYS));
         let newest = match random.random_range(0..20) {
             0..14 => {
@@ -86,8 +98,7 @@ async fn write(address: String, seed: u64, end: Instant, revision: Rc<RefCell<i6
             }
         };
         let newest = newest.map_or(0, |header| header.expect("a header").revision);
-        let known = *revision.borrow();
-        *revision.borrow_mut() = known.max(newest);
+        run.revision.set(run.revision.get().max(newest));
         sleep(pause).await;
     }
 }
@@ -109,13 +120,16 @@ async fn lease(channel: &Channel) -> i64 {
         .id
 }
 
-async fn compact(address: String, end: Instant, interval: Duration, revision: Rc<RefCell<i64>>) -> u32 {
+async fn compact(address: String, interval: Duration, run: Rc<Run>) -> u32 {
     let channel = Channel::connect(&address).await.expect("a connection");
     let mut compactions = 0;
-    while Instant::now() + interval < end {
+    loop {
         sleep(interval).await;
+        if run.is_over.get() {
+            return compactions;
+        }
         let request = pb::CompactionRequest {
-            revision: *revision.borrow(),
+            revision: run.revision.get(),
             physical: false,
         };
         channel
@@ -124,12 +138,11 @@ async fn compact(address: String, end: Instant, interval: Duration, revision: Rc
             .expect("a compaction");
         compactions += 1;
     }
-    compactions
 }
 
 /// Streams and connections that come and go: none of them may stay behind as a descriptor or as memory.
-async fn come_and_go(address: String, end: Instant) {
-    while Instant::now() < end {
+async fn come_and_go(address: String, run: Rc<Run>) {
+    while !run.is_over.get() {
         let channel = Channel::connect(&address).await.expect("a connection");
         let mut watches: Vec<Stream> = Vec::new();
         for _ in 0..10 {
@@ -156,11 +169,16 @@ async fn come_and_go(address: String, end: Instant) {
     }
 }
 
-async fn sample(server: &Server, end: Instant, interval: Duration) -> Vec<Usage> {
-    let mut samples = Vec::new();
-    while Instant::now() < end {
-        sleep(interval).await;
+/// Samples until the run is over, which it says.
+async fn sample(server: &Server, length: Duration, run: &Run) -> Vec<Usage> {
+    let (began, mut samples) = (Instant::now(), Vec::new());
+    while !run.is_over.get() {
+        sleep(length / SAMPLES).await;
         samples.push(server.usage());
+        let is_written = run.revision.get() >= length.as_secs() as i64 * REVISIONS_PER_SECOND_MIN;
+        let elapsed = began.elapsed();
+        run.is_over
+            .set(elapsed >= length && (is_written || elapsed >= length * STRETCH_MAX));
     }
     samples
 }
@@ -223,22 +241,28 @@ fn nothing_grows_without_end() {
     let server = Server::subject_of_fixed_size(BUDGET, arguments);
     let address = server.address();
     let samples = block_on(LocalSet::new().run_until(async {
-        let end = Instant::now() + length;
-        let revision = Rc::new(RefCell::new(1));
+        let run = Rc::new(Run {
+            revision: Cell::new(1),
+            is_over: Cell::new(false),
+        });
         let writers: Vec<_> = (0..WRITERS)
-            .map(|writer| tokio::task::spawn_local(write(address.clone(), writer, end, revision.clone())))
+            .map(|writer| tokio::task::spawn_local(write(address.clone(), writer, run.clone())))
             .collect();
-        let visitors = tokio::task::spawn_local(come_and_go(address.clone(), end));
+        let visitors = tokio::task::spawn_local(come_and_go(address.clone(), run.clone()));
         let interval = (length / COMPACTIONS).min(Duration::from_secs(60));
-        let compactor = tokio::task::spawn_local(compact(address.clone(), end, interval, revision.clone()));
-        let samples = sample(&server, end, length / SAMPLES).await;
+        let compactor = tokio::task::spawn_local(compact(address.clone(), interval, run.clone()));
+        let samples = sample(&server, length, &run).await;
         for writer in writers {
             writer.await.expect("a writer");
         }
         visitors.await.expect("the visitors");
         let compactions = compactor.await.expect("the compactor");
-        println!("{length:?}, revision {}, {compactions} compactions", revision.borrow());
-        assert!(compactions + 2 >= COMPACTIONS && *revision.borrow() > 100);
+        let revision = run.revision.get();
+        println!(
+            "{length:?}, {} samples, revision {revision}, {compactions} compactions",
+            samples.len()
+        );
+        assert!(compactions >= COMPACTIONS_MIN && revision > 100, "too little was done");
         samples
     }));
     let second_half = &samples[samples.len() / 2..];
