@@ -1,5 +1,5 @@
-//! ringd on a disk that gets full, one that stops giving pages, one that gives other bytes than were written, and one
-//! that takes no more of the log.
+//! ringd on a disk that gets full, one that stops giving pages, one that gives other bytes than were written, one that
+//! takes no more of the log, and one that knows no O_DIRECT.
 
 mod support;
 
@@ -263,6 +263,23 @@ fn a_failed_write_of_the_log_ends_the_process_and_names_the_file() {
             }
         });
     }
+}
+
+#[test]
+fn a_file_system_without_direct_io_is_used_with_one_warning() {
+    let Some(mount) = Mount::ramfs() else { return };
+    block_on(async {
+        let mut server = Server::start_in(&mount.path(), Program::Ringd, &[]);
+        let channel = Channel::connect(&server.address()).await.expect("a connection");
+        put(&channel, "key", b"value").await.expect("a put");
+        let warnings = server.log().matches("the file system refuses O_DIRECT").count();
+        assert_eq!(warnings, 1, "{}", server.log());
+        server.kill();
+        server.restart();
+        let channel = Channel::connect(&server.address()).await.expect("a connection");
+        assert_eq!(get(&channel, "key").await, Ok(Some(b"value".to_vec())));
+        server.kill();
+    });
 }
 
 /// Lets no file of a running process grow beyond so many bytes: writes there fail with EFBIG.

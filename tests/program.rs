@@ -1,10 +1,12 @@
-//! What README says of the program as such: its flags, what `--version` prints, and the calls it does not answer.
+//! What README says of the program as such: its flags, what `--version` prints, the CPUs it uses, and the calls it does
+//! not answer.
 
 mod support;
 
 use bytes::Bytes;
 use ringd::api::method::Method;
 use ringd::config::flags::FLAGS;
+use ringd::reactor::roles::CpuSet;
 use std::collections::BTreeMap;
 use std::process::Command;
 use support::block_on;
@@ -76,6 +78,35 @@ fn version_is_told_in_etcds_four_lines() {
     assert_eq!(ours[0].1, "3.7.1");
     assert_eq!(ours[1].1, format!("ringd-{}", env!("CARGO_PKG_VERSION")));
     assert_eq!(ours[3], etcds[3]);
+}
+
+/// As under `taskset`: the mask is inherited.
+#[test]
+fn no_thread_leaves_the_mask_of_the_process() {
+    let allowed = CpuSet::of_this_thread().expect("a mask").cpus();
+    let last = *allowed.last().expect("a CPU");
+    CpuSet::of(&[last]).pin_this_thread();
+    let server = Server::start(Program::Ringd, &[]);
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", server.process_id())).expect("the process runs");
+    let masks: Vec<String> = tasks
+        .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("status")).ok())
+        .filter_map(|status| {
+            Some(
+                status
+                    .split_once("Cpus_allowed_list:")?
+                    .1
+                    .lines()
+                    .next()?
+                    .trim()
+                    .to_string(),
+            )
+        })
+        .collect();
+    assert!(masks.len() > 3, "log core, serve core and their helpers: {masks:?}");
+    assert!(
+        masks.iter().all(|mask| *mask == last.to_string()),
+        "CPU {last}: {masks:?}"
+    );
 }
 
 #[test]

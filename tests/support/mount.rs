@@ -15,13 +15,22 @@ pub struct Mount {
 impl Mount {
     /// A file system in memory of so many bytes. `None`, said loudly, where this process may not mount.
     pub fn tmpfs(bytes: u64) -> Option<Self> {
+        Self::in_memory("tmpfs", &format!("size={bytes}"))
+    }
+
+    /// A file system in memory that refuses O_DIRECT, which tmpfs no longer does. `None`, said loudly, where this
+    /// process may not mount.
+    pub fn ramfs() -> Option<Self> {
+        Self::in_memory("ramfs", "mode=700")
+    }
+
+    fn in_memory(kind: &str, options: &str) -> Option<Self> {
         let mount = Self {
             directory: temporary_directory(),
             image: None,
         };
-        let size = format!("size={bytes}");
         run(Command::new("mount")
-            .args(["-t", "tmpfs", "-o", &size, "tmpfs"])
+            .args(["-t", kind, "-o", options, kind])
             .arg(mount.path()))?;
         Some(mount)
     }
