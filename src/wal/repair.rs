@@ -75,39 +75,58 @@ pub fn write_again<D: Disk + ?Sized>(
 ) -> Result<(), Error> {
     let length = segment.bytes.len().next_multiple_of(ALIGNMENT);
     segment.bytes.resize(length, 0);
-    if options.pad_batches {
-        return copy(disk, directory, segment, options);
+    if options.pad_batches && copy(disk, directory, segment, options)? {
+        return Ok(());
     }
-    // A segment of etcd's does not say where its last batch begins.
-    let (from, to) = match (scanned.key, scanned.last_mark) {
-        (None, _) => (0, length),
-        (Some(_), last_mark) => {
-            let cut = repair.map_or(0, |repair| repair.bytes as usize);
-            let to = scanned.end as usize + cut.max(WAL_CUT_BYTES_MAX);
-            (last_mark.unwrap_or(0) as usize / ALIGNMENT * ALIGNMENT, to)
-        }
+    let end = scanned.end as usize;
+    let from = match (scanned.key, scanned.last_mark) {
+        // No room for a copy: only what is cut is written. What was synced when it was opened has to do for the rest.
+        _ if options.pad_batches && repair.is_none() => end.next_multiple_of(ALIGNMENT),
+        _ if options.pad_batches => end,
+        // A segment of etcd's does not say where its last batch begins.
+        (None, _) | (Some(_), None) => 0,
+        (Some(_), Some(mark)) => mark as usize,
     };
+    let to = match (scanned.key, repair) {
+        (None, _) => length,
+        (Some(_), repair) => end + repair.map_or(0, |cut| cut.bytes as usize).max(WAL_CUT_BYTES_MAX),
+    };
+    let from = from / ALIGNMENT * ALIGNMENT;
     let to = to.next_multiple_of(ALIGNMENT).min(length);
     write(disk, segment.file, &segment.bytes, from..to)?;
     sync(disk, segment.file, options)
 }
 
-/// Puts a copy of the segment in its place: no block with acknowledged bytes may be written again.
+/// Puts a copy of the segment in its place, since no block with acknowledged bytes may be written again. Whether there
+/// was room for it.
 fn copy<D: Disk + ?Sized>(
     disk: &mut D,
     directory: &Path,
     segment: &mut Segment,
     options: &Options,
-) -> Result<(), Error> {
+) -> Result<bool, Error> {
     let temporary = directory.join("0.tmp");
-    let (file, _) = disk.open(&temporary, OpenMode::CreateNew)?;
-    allocate(disk, file, segment.bytes.len() as u64)?;
-    write(disk, file, &segment.bytes, 0..segment.bytes.len())?;
-    sync(disk, file, options)?;
+    let file = match disk.open(&temporary, OpenMode::CreateNew) {
+        Err(error) if error.is_no_space() => return Ok(false),
+        opened => opened?.0,
+    };
+    let filled = fill(disk, file, &segment.bytes, options);
+    if matches!(&filled, Err(Error::Disk(error)) if error.is_no_space()) {
+        disk.call(Operation::Close { file })?;
+        disk.call(Operation::Remove { path: temporary })?;
+        return Ok(false);
+    }
+    filled?;
     rename(disk, &temporary, &segment.path, options)?;
     let replaced = std::mem::replace(&mut segment.file, file);
     disk.call(Operation::Close { file: replaced })?;
-    Ok(())
+    Ok(true)
+}
+
+fn fill<D: Disk + ?Sized>(disk: &mut D, file: FileId, bytes: &[u8], options: &Options) -> Result<(), Error> {
+    allocate(disk, file, bytes.len() as u64)?;
+    write(disk, file, bytes, 0..bytes.len())?;
+    sync(disk, file, options)
 }
 
 /// Writes a range of a file that holds `bytes`; both ends are multiples of 4096.

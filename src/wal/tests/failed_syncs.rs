@@ -137,3 +137,38 @@ fn rule_2_a_cut_whose_sync_failed_is_zeroed_again() {
     }
     assert!(cut >= 10, "{cut}");
 }
+
+#[test]
+fn on_a_full_disk_a_log_with_padding_starts_without_the_copy() {
+    let options = Options {
+        pad_batches: true,
+        ..options()
+    };
+    let mut torn = 0;
+    for seed in 0..20 {
+        let mut bench = Bench::new(FaultyDisk::new(seed), options.clone());
+        bench.put(1, 1, 3000);
+        bench.flush();
+        bench.put(1, 2, 9000);
+        bench.submit();
+        bench.disk.power_cut(seed);
+        let room = bench.disk.volume().allocated() + SEGMENT / 2;
+        bench.disk.set_capacity(Some(room));
+        let recovered = recover(&mut bench.disk, Path::new(DIRECTORY), options.clone(), 0, 0).unwrap();
+        torn += usize::from(recovered.repair.is_some());
+        assert_eq!(bench.disk.list(Path::new(DIRECTORY)).unwrap().len(), 1);
+        let mut expected = recovered.entries;
+        let next = expected.len() as u64 + 1;
+        let mut bench = Bench {
+            writer: recovered.writer,
+            disk: bench.disk,
+        };
+        bench.put(2, next, 100);
+        bench.flush();
+        expected.push(entry(2, next, 100));
+        bench.disk.power_cut(seed);
+        let again = recover(&mut bench.disk, Path::new(DIRECTORY), options.clone(), 0, 0).unwrap();
+        assert_eq!((again.entries, again.repair), (expected, None));
+    }
+    assert!(torn > 2, "{torn}");
+}
