@@ -139,7 +139,7 @@ impl Task {
         self.fetch(&view, &mut records, missing, grant).await?;
         let mut comparing = Comparing::new(request);
         while !comparing.is_done() {
-            comparing.step(&self.index.pin(), view.revision);
+            comparing.step(&self.index.pin(), view.revision, &records);
             serve::yield_now().await;
             self.check_open()?;
         }
@@ -173,8 +173,7 @@ fn read_small_txn(
     let mut records = Records::resident(view);
     let missing = records.missing(plan::needed_by_txn(request, keys, view.revision));
     let mut comparing = Comparing::new(request);
-    if !records.take_cached(pages, &missing, API_PART_BYTES).is_all()
-        || !(comparing.is_done() || comparing.step(keys, view.revision))
+    if !records.take_cached(pages, &missing, API_PART_BYTES).is_all() || !comparing.step(keys, view.revision, &records)
     {
         return Ok(None);
     }

@@ -15,7 +15,7 @@ use crate::state::plan::{Planner, needed_by_put, needed_by_txn};
 use crate::state::quota;
 use crate::state::read::Records;
 use crate::state::run::{Deletion, Running, Work, Writing};
-use crate::state::run_txn::TxnRun;
+use crate::state::run_txn::{Deciding, TxnRun};
 use bytes::Bytes;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -219,9 +219,15 @@ impl State {
         }
         let mut records = HashMap::new();
         for revision in needed_by_txn(txn, self.keys(), self.revision) {
-            let record = known.record(revision).ok_or(StateError::MissingRecord(revision))?;
-            records.insert(revision, Bytes::copy_from_slice(record));
+            if window.get(revision).is_none() {
+                let record = fetched.record(revision).ok_or(StateError::MissingRecord(revision))?;
+                records.insert(revision, Bytes::copy_from_slice(record));
+            }
         }
+        let records = Deciding {
+            window,
+            fetched: records,
+        };
         Ok(Begun::Work(Work::Txn(TxnRun::compare(txn.clone(), records))))
     }
 

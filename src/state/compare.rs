@@ -1,9 +1,9 @@
 //! The compares of a transaction (`etcd-surface` 4.2): whether they hold of the state before it.
 //!
 //! A compare of one key is a look-up. One of an interval may have to look at every key of the store, so those are
-//! decided beforehand in slices ([`Comparing`]), except for compares of values, whose cost is that of the records
-//! handed in.
+//! decided beforehand in slices ([`Comparing`]).
 
+use crate::limits::{APPLY_SLICE_COST, INDEX_SLICE_ENTRIES};
 use crate::mvcc::index::{KeyMeta, KeyReader};
 use crate::mvcc::interval::RangeEnd;
 use crate::mvcc::record::KeyValueView;
@@ -28,6 +28,8 @@ pub struct Comparing {
     waiting: Vec<Interval>,
     /// By address: a compare stays where it is in its request.
     decided: HashMap<usize, bool>,
+    /// Of the last slice.
+    cost: usize,
 }
 
 /// A compare of an interval.
@@ -36,7 +38,8 @@ struct Interval {
     address: usize,
     compare: Compare,
     next: Bytes,
-    empty: bool,
+    /// Keys looked at so far.
+    seen: usize,
 }
 
 impl Comparing {
@@ -55,7 +58,7 @@ impl Comparing {
                 address,
                 compare: compare.clone(),
                 next,
-                empty: true,
+                seen: 0,
             });
         }
         for operation in request.success.iter().chain(&request.failure) {
@@ -70,15 +73,28 @@ impl Comparing {
         self.waiting.is_empty()
     }
 
-    /// Does one slice. True when all are decided.
-    pub fn step(&mut self, keys: &impl KeyReader, at_main: i64) -> bool {
-        if let Some(interval) = self.waiting.last_mut()
-            && let Some(holds) = interval.step(keys, at_main)
-        {
-            self.decided.insert(interval.address, holds);
-            self.waiting.pop();
+    /// Does one slice. True when all are decided. `records` has what
+    /// [`needed_by_txn`](crate::state::plan::needed_by_txn) names; a compare of other values is in a branch that is not
+    /// taken, and is left out.
+    pub fn step(&mut self, keys: &impl KeyReader, at_main: i64, records: &impl Records) -> bool {
+        if let Some(interval) = self.waiting.last_mut() {
+            let before = interval.seen;
+            let decided = interval.step(keys, at_main, records);
+            let is_last = !matches!(decided, Ok(None));
+            self.cost = slice_cost(&interval.compare, interval.seen - before, is_last);
+            if let Ok(Some(holds)) = decided {
+                self.decided.insert(interval.address, holds);
+            }
+            if is_last {
+                self.waiting.pop();
+            }
         }
         self.is_done()
+    }
+
+    /// What the last slice cost of apply's budget.
+    pub(crate) fn cost(&self) -> usize {
+        self.cost
     }
 
     /// Whether a compare holds, if it was decided here.
@@ -88,34 +104,49 @@ impl Comparing {
 }
 
 impl Interval {
-    fn step(&mut self, keys: &impl KeyReader, at_main: i64) -> Option<bool> {
-        let mut holds = true;
-        let (compare, empty) = (&self.compare, &mut self.empty);
+    /// Whether it holds, if this slice was the last one.
+    fn step(
+        &mut self,
+        keys: &impl KeyReader,
+        at_main: i64,
+        records: &impl Records,
+    ) -> Result<Option<bool>, StateError> {
+        let mut holds = Ok(true);
+        let (compare, seen) = (&self.compare, &mut self.seen);
         let end = RangeEnd::from_request(&compare.range_end);
         let resume = keys.range(&self.next, end, at_main, &mut |_, meta| {
-            *empty = false;
-            holds = judge(compare, compare_number(compare, Some(&meta)));
-            if holds {
+            *seen += 1;
+            holds = holds_of(compare, &meta, records);
+            if holds == Ok(true) {
                 ControlFlow::Continue(())
             } else {
                 ControlFlow::Break(())
             }
         });
-        match resume {
-            _ if !holds => Some(false),
-            None if self.empty => Some(judge(&self.compare, compare_number(&self.compare, None))),
+        Ok(match resume {
+            _ if !holds? => Some(false),
+            None if self.seen == 0 => Some(holds_of_none(&self.compare)),
             None => Some(true),
             Some(key) => {
                 self.next = key.into();
                 None
             }
-        }
+        })
+    }
+}
+
+/// What a slice costs that looked at `seen` keys and was the last one or not. A value costs as much as a record written.
+fn slice_cost(compare: &Compare, seen: usize, is_last: bool) -> usize {
+    match (needs_values(compare), is_last) {
+        (true, _) => seen.max(1),
+        (false, true) => seen * APPLY_SLICE_COST / INDEX_SLICE_ENTRIES + 1,
+        (false, false) => APPLY_SLICE_COST,
     }
 }
 
 /// Whether the compare is one of those that [`Comparing`] decides.
 pub(crate) fn is_sliced(compare: &Compare) -> bool {
-    !compare.range_end.is_empty() && !needs_values(compare)
+    !compare.range_end.is_empty()
 }
 
 fn address(compare: &Compare) -> usize {
@@ -127,8 +158,7 @@ pub(crate) fn needs_values(compare: &Compare) -> bool {
     compare.target == CompareTarget::Value as i32
 }
 
-/// Whether `compare` holds at `at_main`: of every key of its interval, or of an absent key if there is none. An absent
-/// key's numbers are 0; its value compares as false with anything.
+/// Whether `compare` holds at `at_main`: of every key of its interval, or of an absent key if there is none.
 pub(crate) fn holds(
     compare: &Compare,
     keys: &impl KeyReader,
@@ -147,9 +177,14 @@ pub(crate) fn holds(
         }
     });
     if empty {
-        return Ok(!needs_values(compare) && judge(compare, compare_number(compare, None)));
+        return Ok(holds_of_none(compare));
     }
     result
+}
+
+/// Whether it holds where there is no key: its numbers are 0, its value compares as false with anything.
+fn holds_of_none(compare: &Compare) -> bool {
+    !needs_values(compare) && judge(compare, compare_number(compare, None))
 }
 
 fn holds_of(compare: &Compare, meta: &KeyMeta, records: &impl Records) -> Result<bool, StateError> {

@@ -5,6 +5,7 @@
 //! fail. Recursion is as deep as the request, which `depth` has bounded.
 
 use crate::mvcc::index::{KeyMeta, KeyReader, NEWEST};
+use crate::mvcc::interval::RangeEnd;
 use crate::mvcc::revision::Revision;
 use crate::proto::etcdserverpb::{
     DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest, request_op::Request,
@@ -147,24 +148,62 @@ impl<K: KeyReader, R: Records> Planner<'_, K, R> {
 /// The records whose values decide about a transaction: a superset of those that [`Planner::plan`] looks at, each once.
 /// `at_main` is the newest revision.
 pub fn needed_by_txn(request: &TxnRequest, keys: &impl KeyReader, at_main: i64) -> Vec<Revision> {
-    let mut needed = Vec::new();
+    let mut needed = Needed::default();
     collect_needed(request, keys, at_main, &mut needed);
-    needed.sort_unstable();
-    needed.dedup();
-    needed
+    let Needed {
+        mut revisions,
+        intervals,
+    } = needed;
+    for (start, end) in union(intervals) {
+        for_each(keys, start, end.to_request(), at_main, |_, meta| {
+            revisions.push(meta.revision);
+            ControlFlow::Continue(())
+        });
+    }
+    revisions.sort_unstable();
+    revisions.dedup();
+    revisions
 }
 
-fn collect_needed(request: &TxnRequest, keys: &impl KeyReader, at_main: i64, needed: &mut Vec<Revision>) {
+/// What is needed of records.
+#[derive(Default)]
+struct Needed<'a> {
+    revisions: Vec<Revision>,
+    /// The newest record of each key in these. Many compares may look at the same keys.
+    intervals: Vec<Interval<'a>>,
+}
+
+type Interval<'a> = (&'a [u8], RangeEnd<'a>);
+
+/// Intervals that have no key in common, and together have the keys of those given.
+fn union(mut intervals: Vec<Interval<'_>>) -> Vec<Interval<'_>> {
+    intervals.sort_unstable_by_key(|(start, _)| *start);
+    let mut disjoint: Vec<Interval<'_>> = Vec::new();
+    for (start, end) in intervals {
+        match (disjoint.last_mut(), end) {
+            (Some((_, RangeEnd::Unbounded)), _) => break,
+            (Some((_, RangeEnd::Before(last))), RangeEnd::Before(end)) if start <= *last => *last = end.max(*last),
+            _ => disjoint.push((start, end)),
+        }
+    }
+    disjoint
+}
+
+fn collect_needed<'a>(request: &'a TxnRequest, keys: &impl KeyReader, at_main: i64, needed: &mut Needed<'a>) {
     let (mut may_succeed, mut may_fail) = (true, false);
     for compare in &request.compare {
         if compare::needs_values(compare) {
-            let before = needed.len();
+            let mut first = None;
             for_each(keys, &compare.key, &compare.range_end, at_main, |_, meta| {
-                needed.push(meta.revision);
-                ControlFlow::Continue(())
+                first = Some(meta.revision);
+                ControlFlow::Break(())
             });
+            match RangeEnd::from_request(&compare.range_end) {
+                RangeEnd::Single => needed.revisions.extend(first),
+                end => needed.intervals.extend(first.map(|_| (&compare.key[..], end))),
+            }
             // Without a key it is false, whatever the value.
-            may_succeed &= needed.len() > before;
+            may_succeed &= first.is_some();
             may_fail = true;
         } else if compare::is_sliced(compare) {
             may_fail = true;
@@ -177,7 +216,7 @@ fn collect_needed(request: &TxnRequest, keys: &impl KeyReader, at_main: i64, nee
     let failure = request.failure.iter().filter(|_| may_fail);
     for operation in success.chain(failure) {
         match &operation.request {
-            Some(Request::RequestPut(put)) => needed.extend(needed_by_put(put, keys)),
+            Some(Request::RequestPut(put)) => needed.revisions.extend(needed_by_put(put, keys)),
             Some(Request::RequestTxn(nested)) => collect_needed(nested, keys, at_main, needed),
             _ => {}
         }
@@ -214,7 +253,7 @@ pub fn decide_read_only(
     records: &impl Records,
 ) -> Result<ReadTxn, StateError> {
     let mut comparing = Comparing::new(request);
-    while !comparing.step(keys, readable.revision) {}
+    while !comparing.step(keys, readable.revision, records) {}
     decide_compared(request, &comparing, keys, readable, records)
 }
 

@@ -2,6 +2,7 @@
 
 use crate::limits::APPLY_SLICE_COST;
 use crate::mvcc::revision::Revision;
+use crate::mvcc::window::WindowView;
 use crate::proto::etcdserverpb::{RangeRequest, TxnRequest};
 use crate::state::State;
 use crate::state::compare::Comparing;
@@ -9,6 +10,7 @@ use crate::state::error::StateError;
 use crate::state::outcome::{OperationOutcome, RangeOutcome, TxnOutcome};
 use crate::state::plan::Step;
 use crate::state::range::RangeRun;
+use crate::state::read::Records;
 use crate::state::run::{Deletion, Writing};
 use bytes::Bytes;
 use std::collections::HashMap;
@@ -19,11 +21,26 @@ pub(crate) enum TxnRun {
     Compare {
         request: Box<TxnRequest>,
         comparing: Comparing,
-        /// The records that decide.
-        records: HashMap<Revision, Bytes>,
+        records: Deciding,
     },
     /// It cannot fail any more.
     Execute(Executing),
+}
+
+/// The records that decide, kept while they do.
+pub(crate) struct Deciding {
+    pub window: WindowView,
+    /// Those that are not in the window.
+    pub fetched: HashMap<Revision, Bytes>,
+}
+
+impl Records for Deciding {
+    fn record(&self, revision: Revision) -> Option<&[u8]> {
+        match self.window.get(revision) {
+            Some(record) => Some(record.stored()),
+            None => self.fetched.record(revision),
+        }
+    }
 }
 
 /// The path being carried out.
@@ -42,7 +59,7 @@ enum Current {
 
 impl TxnRun {
     /// For a transaction whose compares have to be made.
-    pub fn compare(request: TxnRequest, records: HashMap<Revision, Bytes>) -> TxnRun {
+    pub fn compare(request: TxnRequest, records: Deciding) -> TxnRun {
         let request = Box::new(request);
         let comparing = Comparing::new(&request);
         TxnRun::Compare {
@@ -75,8 +92,8 @@ impl State {
             records,
         } = run
         {
-            while !comparing.step(self.keys(), self.revision) {
-                *budget = budget.saturating_sub(APPLY_SLICE_COST);
+            while !comparing.step(self.keys(), self.revision, records) {
+                *budget = budget.saturating_sub(comparing.cost());
                 if *budget == 0 {
                     return None;
                 }

@@ -129,10 +129,10 @@ impl Member {
     /// A read-only transaction on the published view.
     pub fn read_txn(&self, request: &TxnRequest) -> Result<pb::TxnResponse, StateError> {
         let pinned = self.state.index().pin();
-        let mut comparing = Comparing::new(request);
-        while !comparing.step(&pinned, self.view.revision) {}
         let needed = needed_by_txn(request, &pinned, self.view.revision);
         let fetched: HashMap<_, _> = needed.into_iter().map(|at| (at, self.stored(at))).collect();
+        let mut comparing = Comparing::new(request);
+        while !comparing.step(&pinned, self.view.revision, &fetched) {}
         let decided = decide_compared(request, &comparing, &pinned, self.readable(), &fetched)?;
         let ranges = decided
             .ranges

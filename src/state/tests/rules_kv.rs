@@ -9,6 +9,7 @@ use crate::proto::etcdserverpb::{
     compare::TargetUnion, request_op::Request, response_op::Response,
 };
 use crate::state::outcome;
+use crate::state::plan::needed_by_txn;
 use crate::state::read::NoRecords;
 use crate::state::{Entry, Progress, StateError};
 use bytes::Bytes;
@@ -527,4 +528,36 @@ fn long_reads_of_a_transaction_yield() {
     assert_eq!(found.count, keys as i64);
     let [found, _, resumed] = member.seen.get();
     assert!(found == 1 && resumed > 6, "{found} {resumed}");
+}
+
+/// However many compares look at the same values, each is needed once, and the compares are made in slices.
+#[test]
+fn compares_of_many_values_yield() {
+    let mut member = Member::new();
+    let keys = INDEX_SLICE_ENTRIES + 100;
+    for at in 0..keys {
+        let put = PutRequest {
+            key: format!("key{at:06}").into(),
+            value: "2".into(),
+            ..Default::default()
+        };
+        member.put(put).unwrap();
+    }
+    let greater = |range_end: &'static str, value: &'static str| Compare {
+        result: 1,
+        target: 3,
+        key: "key".into(),
+        range_end: range_end.into(),
+        target_union: Some(TargetUnion::Value(value.into())),
+    };
+    let mut request = txn(vec![Request::RequestPut(put("x", "1"))]);
+    request.compare = vec![greater("kez", "1"), greater("key0002", "1"), greater("\0", "1")];
+    let needed = needed_by_txn(&request, &member.state.index().pin(), member.state.revision);
+    assert_eq!(needed.len(), keys);
+    member.budget = 1;
+    assert!(member.txn(request.clone()).unwrap().succeeded);
+    let [_, _, resumed] = member.seen.get();
+    assert!(resumed > 4, "{resumed}");
+    request.compare.push(greater("kez", "2"));
+    assert!(!member.txn(request).unwrap().succeeded);
 }
