@@ -24,7 +24,8 @@ use tokio::{task::LocalSet, time::sleep};
 
 /// The length of a run when nothing else is asked, in seconds.
 const QUICK_SECONDS: u64 = 120;
-/// How many compactions fit into a run, and how many it has at least on a slow machine; a long one compacts each minute.
+/// How many compactions fit into a run, and how many it has at least on a slow machine; a long one compacts each
+/// minute.
 const COMPACTIONS: u32 = 12;
 const COMPACTIONS_MIN: u32 = 4;
 /// How many samples a run of its planned length takes.

@@ -93,8 +93,8 @@ pub const HTTP_OUTPUT_BYTES: usize = 262_144;
 pub const HTTP_CONTROL_BYTES: usize = 65_536;
 /// Bytes a stream may queue for its windows before its producer is told to wait.
 pub const HTTP_STREAM_QUEUE_BYTES: usize = 262_144;
-/// Bytes all streams of a connection may queue before their producers are told to wait. Above it new streams are refused,
-/// unless there is memory for more: one record, or one event, can be larger.
+/// Bytes all streams of a connection may queue before their producers are told to wait. Above it new streams are
+/// refused, unless there is memory for more: one record, or one event, can be larger.
 pub const HTTP_CONNECTION_QUEUE_BYTES: usize = 1 << 20;
 /// Replies up to this size go ahead of bulk data that waits for its turn, in bytes.
 pub const HTTP_DIRECT_BYTES: usize = 4_096;
