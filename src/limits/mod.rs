@@ -49,6 +49,8 @@ pub const PAGE_READS_IN_FLIGHT: usize = 64;
 pub const ACCEPT_BACKLOG: i32 = 4096;
 /// Connections on their way from the accepting thread to one serve core.
 pub const ACCEPTED_QUEUE: usize = 1024;
+/// Time between two warnings that connections can't be accepted.
+pub const ACCEPT_WARNING_INTERVAL: std::time::Duration = std::time::Duration::from_secs(10);
 /// How often the accepting thread looks at the serve cores' load.
 pub const LOAD_SAMPLE: std::time::Duration = std::time::Duration::from_millis(500);
 

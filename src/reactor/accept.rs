@@ -120,6 +120,7 @@ impl Drop for Acceptor {
 
 fn accept_until(stop: &AtomicBool, listeners: &[ListenSocket], mut targets: Vec<Target>, bell: &Doorbell) {
     let mut sampled = Instant::now();
+    let mut warnings = Warnings::default();
     while !stop.load(Ordering::Acquire) {
         wait(listeners, bell, stop);
         if sampled.elapsed() >= limits::LOAD_SAMPLE {
@@ -127,7 +128,7 @@ fn accept_until(stop: &AtomicBool, listeners: &[ListenSocket], mut targets: Vec<
             sampled = Instant::now();
         }
         for (index, listener) in listeners.iter().enumerate() {
-            accept_from(listener, index, &mut targets);
+            accept_from(listener, index, &mut targets, &mut warnings);
         }
     }
 }
@@ -164,7 +165,7 @@ fn sample(targets: &mut [Target], interval: Duration) {
 }
 
 /// Accepts a bounded number of connections, so that no listener starves another.
-fn accept_from(listener: &ListenSocket, index: usize, targets: &mut [Target]) {
+fn accept_from(listener: &ListenSocket, index: usize, targets: &mut [Target], warnings: &mut Warnings) {
     for _ in 0..limits::ACCEPTED_QUEUE {
         match listener.accept() {
             Ok(socket) => hand_over(
@@ -178,11 +179,31 @@ fn accept_from(listener: &ListenSocket, index: usize, targets: &mut [Target]) {
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
                 // Out of descriptors or memory: the connection stays in the kernel's queue. Trying at once would spin.
-                tracing::warn!("could not accept a connection on {}: {error}", listener.local_address());
+                if warnings.is_due(Instant::now()) {
+                    tracing::warn!("could not accept a connection on {}: {error}", listener.local_address());
+                }
                 thread::sleep(Duration::from_millis(50));
                 return;
             }
         }
+    }
+}
+
+/// Warnings that are worth it once in a while: what they tell of may last for days.
+#[derive(Default)]
+struct Warnings {
+    last: Option<Instant>,
+}
+
+impl Warnings {
+    fn is_due(&mut self, now: Instant) -> bool {
+        let is_due = self
+            .last
+            .is_none_or(|last| now >= last + limits::ACCEPT_WARNING_INTERVAL);
+        if is_due {
+            self.last = Some(now);
+        }
+        is_due
     }
 }
 
@@ -240,6 +261,13 @@ mod tests {
         assert_eq!(by_load(&[load(0.11, 0, 7), load(0.12, 0, 5)]), [1, 0]);
         // A burst fills the idle core only until it is expected to be as busy as the other.
         assert_eq!(by_load(&[load(0.0, 30, 30), load(0.2, 0, 0)]), [1, 0]);
+    }
+
+    #[test]
+    fn warnings_are_few() {
+        let (mut warnings, begin) = (Warnings::default(), Instant::now());
+        let due = (0..600).filter(|at| warnings.is_due(begin + at * Duration::from_millis(50)));
+        assert_eq!(due.count(), 3, "in 30 seconds");
     }
 
     #[test]
