@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn warnings_are_few() {
         let (mut warnings, begin) = (Warnings::default(), Instant::now());
-        let due = (0..600).filter(|at| warnings.is_due(begin + at * Duration::from_millis(50)));
+        let due = (0..600).filter(|at| warnings.is_due(begin + *at * Duration::from_millis(50)));
         assert_eq!(due.count(), 3, "in 30 seconds");
     }
 

@@ -135,7 +135,8 @@ impl Interval {
     }
 }
 
-/// What a slice costs that looked at `seen` keys and was the last one or not. A value costs as much as a record written.
+/// What a slice costs that looked at `seen` keys and was the last one or not. A value costs as much as a record
+/// written.
 fn slice_cost(compare: &Compare, seen: usize, is_last: bool) -> usize {
     match (needs_values(compare), is_last) {
         (true, _) => seen.max(1),

@@ -116,7 +116,7 @@ fn calls_beside_large_answers_are_not_refused() {
             large.push(call(framed(&vec![7; 900_000])).await.unwrap());
         }
         let small: Vec<_> = (0..10).map(|_| call(framed(b"small"))).collect();
-        let large = large.into_iter().map(|response| body(response));
+        let large = large.into_iter().map(body);
         let small = small.into_iter().map(answer);
         let (large, small) =
             futures::future::join(futures::future::join_all(large), futures::future::join_all(small)).await;
