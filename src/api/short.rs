@@ -72,7 +72,8 @@ impl Api {
 impl Task {
     async fn send_short_range(&self, run: RangeRun, view: View, identity: Identity) -> Result<(), Ended> {
         for _ in 0..API_SHORT_LOADS {
-            match short_range(&run, &self.index.pin(), &view, &self.pages, identity) {
+            let short = short_range(&run, &self.index.pin(), &view, &self.pages, identity);
+            match short {
                 Short::Answer(bytes) => return self.reply(&bytes),
                 Short::Lacks(address) if is_quick(&address) => self.pages.load(&view, &address).await?,
                 _ => break,

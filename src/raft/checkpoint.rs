@@ -73,6 +73,8 @@ pub struct Checkpoints {
     retry_at: Duration,
     /// Checkpoints given up since the last that was not.
     failures: u32,
+    /// A reader that keeps more than this of the file from reuse is ended, in bytes.
+    pub(super) pin_bytes_max: u64,
 }
 
 impl Checkpoints {
@@ -90,6 +92,7 @@ impl Checkpoints {
             began_at: Duration::ZERO,
             retry_at: Duration::ZERO,
             failures: 0,
+            pin_bytes_max: PIN_BYTES_MAX,
         }
     }
 
@@ -248,7 +251,7 @@ impl Checkpoints {
     /// Readers that hold an old state for too long, or too much of the file by it, are ended (DESIGN 12 (8)).
     fn expire_pins(&mut self, now: Duration) {
         for pin in self.store.pins(now.as_millis() as u64) {
-            if pin.age_ms > PIN_AGE_MAX.as_millis() as u64 || pin.held_bytes > PIN_BYTES_MAX {
+            if pin.age_ms > PIN_AGE_MAX.as_millis() as u64 || pin.held_bytes > self.pin_bytes_max {
                 tracing::warn!(
                     age_ms = pin.age_ms,
                     held_bytes = pin.held_bytes,

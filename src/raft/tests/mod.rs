@@ -2,6 +2,7 @@
 
 mod memory;
 mod readers;
+mod rules;
 mod space;
 
 use super::boot::{Boot, start};
