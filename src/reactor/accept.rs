@@ -168,13 +168,15 @@ fn sample(targets: &mut [Target], interval: Duration) {
 fn accept_from(listener: &ListenSocket, index: usize, targets: &mut [Target], warnings: &mut Warnings) {
     for _ in 0..limits::ACCEPTED_QUEUE {
         match listener.accept() {
-            Ok(socket) => hand_over(
-                Accepted {
+            Ok(socket) => {
+                let accepted = Accepted {
                     socket,
                     listener: index,
-                },
-                targets,
-            ),
+                };
+                if !hand_over(accepted, targets) && warnings.is_due(Instant::now()) {
+                    tracing::warn!("no serve core takes a connection: closed it");
+                }
+            }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
@@ -222,8 +224,8 @@ fn is_of_one_connection(error: &io::Error) -> bool {
     ) || error.raw_os_error().is_some_and(|errno| of_network.contains(&errno))
 }
 
-/// Gives a connection to the least loaded core that has room; closes it when none has.
-fn hand_over(mut connection: Accepted, targets: &mut [Target]) {
+/// Gives a connection to the least loaded core that has room; closes it when none has. Whether one had.
+fn hand_over(mut connection: Accepted, targets: &mut [Target]) -> bool {
     let loads: Vec<Load> = targets.iter().map(|target| target.load).collect();
     for index in by_load(&loads) {
         let target = &mut targets[index];
@@ -231,12 +233,12 @@ fn hand_over(mut connection: Accepted, targets: &mut [Target]) {
             Ok(()) => {
                 target.load.given += 1;
                 target.load.total += 1;
-                return;
+                return true;
             }
             Err(Refused::Full(back) | Refused::Closed(back)) => connection = back,
         }
     }
-    tracing::warn!("no serve core takes a connection: closed it");
+    false
 }
 
 /// The cores from least to most loaded.
