@@ -1,8 +1,8 @@
 //! A watch over each serve core from outside: a core that sleeps on although its timers are due is woken by a signal.
 //!
-//! An executor that waits relies on the kernel to notice that one of its linked rings has something for it. It was seen
-//! to miss that for minutes, timers and sockets and all, on a virtual machine under load, until something else woke the
-//! thread. A signal always does: the wait ends, and all that had come is found. A core that is merely busy takes no
+//! An executor that waits relies on the kernel to notice that one of its linked rings has something for it. Once a
+//! core was seen to stand still for minutes, timers and sockets and all, on a virtual machine under load; whether the
+//! kernel had missed something was not proved. A signal always does: the wait ends, and all that had come is found. A core that is merely busy takes no
 //! notice of it.
 
 use crate::limits;

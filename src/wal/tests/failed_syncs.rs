@@ -24,6 +24,28 @@ fn die_of_a_failed_sync(disk: &mut FaultyDisk, options: &Options, skip: u64, see
     disk.kill(seed);
 }
 
+/// Writes one more entry behind what a start found, cuts the power, and starts again: what was acknowledged by then, and
+/// what is found.
+fn go_on(
+    disk: FaultyDisk,
+    recovered: Recovered,
+    options: &Options,
+    seed: u64,
+) -> (Vec<Entry>, Result<Recovered, Error>) {
+    let mut expected = recovered.entries;
+    let next = expected.len() as u64 + 1;
+    let mut bench = Bench {
+        writer: recovered.writer,
+        disk,
+    };
+    bench.put(2, next, 100);
+    bench.flush();
+    expected.push(entry(2, next, 100));
+    bench.disk.power_cut(seed);
+    let again = recover(&mut bench.disk, Path::new(DIRECTORY), options.clone(), 0, 0);
+    (expected, again)
+}
+
 #[test]
 fn rule_1_what_a_failed_sync_dropped_is_written_again_before_anything_follows_it() {
     for pad_batches in [false, true] {
@@ -41,18 +63,8 @@ fn rule_1_what_a_failed_sync_dropped_is_written_again_before_anything_follows_it
             bench.disk.kill(seed);
             die_of_a_failed_sync(&mut bench.disk, &options, 0, seed);
             let recovered = recover(&mut bench.disk, Path::new(DIRECTORY), options.clone(), 0, 0).unwrap();
-            let mut expected = recovered.entries;
-            survived += usize::from(expected.len() == 2);
-            let next = expected.len() as u64 + 1;
-            let mut bench = Bench {
-                writer: recovered.writer,
-                disk: bench.disk,
-            };
-            bench.put(2, next, 100);
-            bench.flush();
-            expected.push(entry(2, next, 100));
-            bench.disk.power_cut(seed);
-            let again = recover(&mut bench.disk, Path::new(DIRECTORY), options.clone(), 0, 0);
+            survived += usize::from(recovered.entries.len() == 2);
+            let (expected, again) = go_on(bench.disk, recovered, &options, seed);
             let again = again.unwrap_or_else(|error| panic!("padded {pad_batches}, seed {seed}: {error}"));
             assert_eq!(again.entries, expected);
         }
@@ -157,17 +169,8 @@ fn on_a_full_disk_a_log_with_padding_starts_without_the_copy() {
         let recovered = recover(&mut bench.disk, Path::new(DIRECTORY), options.clone(), 0, 0).unwrap();
         torn += usize::from(recovered.repair.is_some());
         assert_eq!(bench.disk.list(Path::new(DIRECTORY)).unwrap().len(), 1);
-        let mut expected = recovered.entries;
-        let next = expected.len() as u64 + 1;
-        let mut bench = Bench {
-            writer: recovered.writer,
-            disk: bench.disk,
-        };
-        bench.put(2, next, 100);
-        bench.flush();
-        expected.push(entry(2, next, 100));
-        bench.disk.power_cut(seed);
-        let again = recover(&mut bench.disk, Path::new(DIRECTORY), options.clone(), 0, 0).unwrap();
+        let (expected, again) = go_on(bench.disk, recovered, &options, seed);
+        let again = again.unwrap();
         assert_eq!((again.entries, again.repair), (expected, None));
     }
     assert!(torn > 2, "{torn}");
