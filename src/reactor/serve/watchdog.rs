@@ -2,8 +2,8 @@
 //!
 //! An executor that waits relies on the kernel to notice that one of its linked rings has something for it. Once a
 //! core was seen to stand still for minutes, timers and sockets and all, on a virtual machine under load; whether the
-//! kernel had missed something was not proved. A signal always does: the wait ends, and all that had come is found. A core that is merely busy takes no
-//! notice of it.
+//! kernel had missed something was not proved. A signal always ends a wait, and all that had come is found. A core that
+//! is merely busy takes no notice of it.
 
 use crate::limits;
 use crate::reactor::stall;

@@ -24,8 +24,8 @@ fn die_of_a_failed_sync(disk: &mut FaultyDisk, options: &Options, skip: u64, see
     disk.kill(seed);
 }
 
-/// Writes one more entry behind what a start found, cuts the power, and starts again: what was acknowledged by then, and
-/// what is found.
+/// Writes one more entry behind what a start found, cuts the power, and starts again: what was acknowledged by then,
+/// and what is found.
 fn go_on(
     disk: FaultyDisk,
     recovered: Recovered,
