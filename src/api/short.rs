@@ -31,25 +31,38 @@ pub(super) fn short_range(
     identity: Identity,
 ) -> Short {
     let mut records = Records::resident(view);
+    match finish_cached(keys, &mut records, pages, |runs| runs.finish(run.clone())) {
+        Ok(rows) if answer::rows_length(&rows, &records) <= API_PART_BYTES => {
+            let header = identity.header(rows.revision, view.term);
+            answer::range_response(&header, &rows, &records).map_or(Short::No, Short::Answer)
+        }
+        Err(Cached::Lacks(address)) => Short::Lacks(address),
+        _ => Short::No,
+    }
+}
+
+/// What `finish` makes of runs once the records that it asks for are here, from the core's page cache; else what keeps
+/// them from being.
+pub(super) fn finish_cached<T>(
+    keys: &Pinned<'_, View>,
+    records: &mut Records<'_>,
+    pages: &PageReads,
+    finish: impl Fn(&mut Runs<'_, Pinned<'_, View>>) -> T,
+) -> Result<T, Cached> {
     loop {
         let mut runs = Runs {
             keys,
-            records: &records,
+            records,
             missing: Vec::new(),
         };
-        let rows = runs.finish(run.clone());
+        let finished = finish(&mut runs);
         let missing = runs.missing;
         if missing.is_empty() {
-            if answer::rows_length(&rows, &records) > API_PART_BYTES {
-                return Short::No;
-            }
-            let header = identity.header(rows.revision, view.term);
-            return answer::range_response(&header, &rows, &records).map_or(Short::No, Short::Answer);
+            return Ok(finished);
         }
         match records.take_cached(pages, &missing, API_PART_BYTES) {
             Cached::All => {}
-            Cached::Lacks(address) => return Short::Lacks(address),
-            Cached::No => return Short::No,
+            other => return Err(other),
         }
     }
 }

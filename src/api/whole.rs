@@ -9,6 +9,7 @@ use super::kv::readable;
 use super::memory::Grant;
 use super::records::{PageReads, Records};
 use super::service::{Api, Caller, WriteRequest};
+use super::short::finish_cached;
 use super::tasks::{Ended, Pace, Task};
 use crate::grpc::Status;
 use crate::limits::{API_PART_BYTES, API_SLICE_ROWS};
@@ -182,20 +183,11 @@ fn read_small_txn(
     if !run_short(&mut decided.ranges, keys, net) {
         return Ok(None);
     }
-    let ranges = loop {
-        let mut runs = Runs {
-            keys,
-            records: &records,
-            missing: Vec::new(),
-        };
-        let ranges: Vec<RangeRows> = decided.ranges.iter().map(|run| runs.finish(run.clone())).collect();
-        let missing = runs.missing;
-        if missing.is_empty() {
-            break ranges;
-        }
-        if !records.take_cached(pages, &missing, API_PART_BYTES).is_all() {
-            return Ok(None);
-        }
+    let finished = finish_cached(keys, &mut records, pages, |runs| -> Vec<RangeRows> {
+        decided.ranges.iter().map(|run| runs.finish(run.clone())).collect()
+    });
+    let Ok(ranges) = finished else {
+        return Ok(None);
     };
     let bytes: usize = ranges.iter().map(|rows| answer::rows_length(rows, &records)).sum();
     if bytes > API_PART_BYTES {
