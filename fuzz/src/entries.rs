@@ -6,6 +6,7 @@ use bytes::Bytes;
 use prost::Message;
 use ringd::proto::schema::Described;
 use ringd::proto::{etcdserverpb as pb, health};
+use ringd::raft::transport;
 use ringd::state::depth;
 use ringd::state::{StateError, validate};
 use ringd::{grpc, http, pages, wal};
@@ -46,6 +47,7 @@ pub const ENTRIES: &[Entry] = &[
     entry("page_file", 80_000, page_file),
     entry("page_node", 8_192, pages::fuzz::node),
     entry("page_meta", 8_192, pages::fuzz::meta_page),
+    entry("peer_streams", 4_096, transport::fuzz::streams),
 ];
 
 /// The beginning of a page file; the rest of its first piece of 2 MiB is zeros.

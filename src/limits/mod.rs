@@ -4,6 +4,7 @@
 //! and latency can be read off one page. Relations between bounds are checked when the crate is compiled.
 
 pub mod pages;
+pub mod transport;
 
 // reactor
 

@@ -19,6 +19,7 @@ pub mod node;
 pub mod replica;
 mod restore;
 pub mod storage;
+pub mod transport;
 mod waiters;
 
 pub use loader::stored_bytes;
