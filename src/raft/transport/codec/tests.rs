@@ -3,7 +3,7 @@
 use super::*;
 use crate::limits::transport::{MESSAGE_BYTES_MAX, MESSAGE_ENTRIES_MAX};
 use crate::raft::transport::arbitrary::{self, pieces};
-use bytes::Bytes;
+use crate::raft::transport::wire;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use raft::eraftpb::{Entry, MessageType};
