@@ -9,7 +9,7 @@ use ringd::proto::{etcdserverpb as pb, health};
 use ringd::raft::transport;
 use ringd::state::depth;
 use ringd::state::{StateError, validate};
-use ringd::{grpc, http, pages, wal};
+use ringd::{bbolt, grpc, http, pages, wal};
 use std::fmt::Debug;
 
 /// Compares and operations of one transaction, as etcd has it by default.
@@ -48,6 +48,10 @@ pub const ENTRIES: &[Entry] = &[
     entry("page_node", 8_192, pages::fuzz::node),
     entry("page_meta", 8_192, pages::fuzz::meta_page),
     entry("peer_streams", 4_096, transport::fuzz::streams),
+    entry("bbolt_file", 65_536, |input| {
+        bbolt::fuzz::file(input);
+        bbolt::fuzz::sealed_file(input);
+    }),
 ];
 
 /// The beginning of a page file; the rest of its first piece of 2 MiB is zeros.
