@@ -28,7 +28,7 @@ const LEFTOVERS: &[&str] = &[
 ];
 
 fn all_sources() -> Vec<Source> {
-    ["src", "bench", "fuzz/src", "tests", "proto"]
+    ["src", "bench", "benches", "fuzz/src", "tests", "proto"]
         .into_iter()
         .flat_map(rust_files)
         .collect()
