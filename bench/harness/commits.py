@@ -45,7 +45,7 @@ def parse(words=None):
     parser.add_argument("--noise", type=float, default=5.0, metavar="PERCENT", help="what means nothing (5)")
     parser.add_argument("--fail-above", type=float, metavar="PERCENT", help="end with 1 when a bench is slower by more")
     parser.add_argument("--own-benches", action="store_true", help="each commit's own, for when its interfaces differ")
-    parser.add_argument("--profile", default="bench", help="cargo's; `dev` builds quickly, and its figures mean nothing")
+    parser.add_argument("--profile", default="bench", help="cargo's; `dev` builds quickly, for a smoke run")
     arguments = parser.parse_args(words)
     if arguments.rounds < 1 or arguments.seconds <= 0 or arguments.minutes <= 0 or arguments.noise < 0:
         parser.error("--rounds, --seconds and --minutes are above 0, and --noise is not below")

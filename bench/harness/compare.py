@@ -5,7 +5,8 @@ the work was really done is checked on every server: revisions, counts, hashes, 
 references are etcd 3.5.1 (from PyPI) and, where Go is installed, etcd 3.7.1 (built from its module).
 
 What comes out, in target/compare/<time>/: report.html, tables.md, results.json, and hdr/ with each run's latencies.
-Ends with 1 when a check failed; goals that are missed are shown, and are no failure.
+The default form takes less than twenty minutes: when the builds took much of them, there are fewer rounds and
+shorter runs. Ends with 1 when a check failed; goals that are missed are shown, and are no failure.
 """
 
 import argparse
@@ -25,10 +26,10 @@ from .machine import ROOT, TARGET, Failure, disk, machine, memory_bytes
 from .runs import Comparison, Settings, TemporaryDirectory, probe
 
 FORMS = {
-    # Seconds of a run, rounds, seconds to wait for quiet before a run.
-    "quick": (0.3, 1, 0.5),
-    "default": (2.5, 2, 4.0),
-    "full": (5.0, 3, 10.0),
+    # Seconds of a run, rounds, seconds to wait for quiet before a run, minutes for all of it, the builds included.
+    "quick": (0.3, 1, 0.5, None),
+    "default": (2.5, 2, 4.0, 19),
+    "full": (5.0, 3, 10.0, None),
 }
 FREE_BYTES = {"quick": 2 << 30, "default": 12 << 30, "full": 20 << 30}
 OURS = "ringd"
@@ -36,6 +37,7 @@ OURS = "ringd"
 
 def parse():
     epilog = "scenarios: " + ", ".join(each.name for stage in scenarios.STAGES for each in stage.scenarios)
+    epilog += "\nsweeps: " + ", ".join(f"{each.name}-sweep" for each in scenarios.SWEEPS)
     parser = argparse.ArgumentParser(
         prog="scripts/compare.sh",
         description=__doc__,
@@ -45,7 +47,7 @@ def parse():
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--quick", action="store_true", help="a smoke run of about a minute; its figures mean nothing")
     form.add_argument(
-        "--full", action="store_true", help="with sweeps of keys, values, clients, watchers, history: hours"
+        "--full", action="store_true", help="with sweeps of keys, values, clients, watchers, history, cores: hours"
     )
     parser.add_argument(
         "--etcd", action="append", type=pathlib.Path, metavar="PATH", help="a reference; may be repeated"
@@ -54,7 +56,11 @@ def parse():
     parser.add_argument("--rounds", type=int, help="of each server in turn (2; full: 3)")
     parser.add_argument("--keys", type=int, help="at most so many keys (1000000)")
     parser.add_argument(
-        "--only", action="append", default=[], metavar="NAME", help="a scenario or a stage; may be repeated"
+        "--minutes", type=float, help="for all but sweeps, builds included (19; full: as long as it takes)"
+    )
+    parser.add_argument("--sweep-minutes", type=float, default=45, help="for each sweep, at most (45)")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="NAME", help="a scenario, a stage or a sweep; may be repeated"
     )
     parser.add_argument("--output", type=pathlib.Path, help="folder for the results instead of target/compare/<time>")
     parser.add_argument("--debug", action="store_true", help="debug builds, for a smoke run without a release build")
@@ -70,6 +76,7 @@ def parse():
     names = {stage.name for stage in scenarios.STAGES}
     names |= {each.name for stage in scenarios.STAGES for each in stage.scenarios}
     names |= {f"{each.name}-curve" for stage in scenarios.STAGES for each in stage.curves}
+    names |= {f"{each.name}-sweep" for each in scenarios.SWEEPS}
     for name in arguments.only:
         if name not in names:
             parser.error(f"there is no scenario {name!r}; there are {', '.join(sorted(names))}")
@@ -78,7 +85,7 @@ def parse():
 
 def settings_of(arguments):
     form = "quick" if arguments.quick else "full" if arguments.full else "default"
-    seconds, rounds, quiet = FORMS[form]
+    seconds, rounds, quiet, minutes = FORMS[form]
     return Settings(
         form=form,
         seconds=arguments.seconds or seconds,
@@ -86,6 +93,8 @@ def settings_of(arguments):
         keys=arguments.keys,
         settle_seconds=quiet,
         only=tuple(arguments.only),
+        sweep_minutes=arguments.sweep_minutes,
+        minutes=arguments.minutes or minutes,
     )
 
 
@@ -165,7 +174,7 @@ def about(settings, arguments, directory, latency):
         "format": 1,
         "machine": facts,
         "settings": {
-            **vars(settings),
+            **{key: value for key, value in vars(settings).items() if key != "began"},
             "debug": arguments.debug,
             "command": " ".join(["scripts/compare.sh", *sys.argv[1:]]),
         },

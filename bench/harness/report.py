@@ -20,6 +20,8 @@ TILES = (
     (None, "rss_bytes", "memory with the keys loaded"),
     (None, "restart_seconds", "time to restart"),
 )
+# From here on a peak of memory is shown.
+PEAK_BYTES_MIN = 16 << 20
 MARKED_QUANTILES = (0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999)
 
 
@@ -190,7 +192,7 @@ def titles(results):
 
 
 def throughput(results):
-    measured, names = summary.figures(results), titles(results)
+    measured, names, memory = summary.figures(results), titles(results), []
     fixed = {each["name"] for each in results["scenarios"] if each.get("offered")}
     rates, cpu = [], []
     for name, found in measured.items():
@@ -209,6 +211,10 @@ def throughput(results):
                 ],
             )
         )
+        # Runs with much of it have peaks that say something; the others' are the allocator's.
+        peaks = [(style(results, s), s, run.get("extra_memory_bytes")) for s, run in servers]
+        if max((peak or 0 for _, _, peak in peaks), default=0) > PEAK_BYTES_MIN:
+            memory.append((names[name], [(*peak, show(peak[2], "extra_memory_bytes")) for peak in peaks]))
     everyone = [results["ours"], *results["references"]]
     return section(
         "Throughput and what it costs",
@@ -227,6 +233,13 @@ def throughput(results):
                 "shorter is better; kernel threads of the server included",
                 everyone,
                 bars("Server CPU for one call", cpu, True),
+            ),
+            figure(
+                results,
+                "Memory on top",
+                "shorter is better; the peak of a run over what was resident before it, where that is much",
+                everyone,
+                bars("Memory on top", memory, True),
             ),
         ],
     )
@@ -328,6 +341,7 @@ SERIES = (
     ("p99_us", "p99 of each second", Axis("p99", "log", microseconds), "p99_us"),
     ("server_cpu", "Server CPU", Axis("seconds used in each second", "linear", lambda value: f"{value:.3g}"), None),
     ("rss_bytes", "Resident memory", Axis("MiB", "linear", short), None),
+    ("file_bytes", "Data directory", Axis("MiB", "linear", short), None),
 )
 
 
@@ -341,7 +355,7 @@ def time_series(results):
     for key, title, axis, metric in SERIES:
         drawn = []
         for server, run in ordered(results, measured[longest]):
-            factor = 2**-20 if key == "rss_bytes" else 1
+            factor = 2**-20 if key.endswith("_bytes") else 1
             points = [(each["t"], each[key] * factor) for each in run["series"] if each.get(key) is not None]
             tips = {at: f"second {x:g}: {show(y, metric) if metric else number(y)}" for at, (x, y) in enumerate(points)}
             drawn.append(Line(style(results, server), server, points, tips))
@@ -429,6 +443,8 @@ def all_figures(results):
     parts = []
     if tables.rows(results):
         parts.append(sheet(results, ["work", "server", *tables.HEADINGS], tables.rows(results)))
+    if tables.more_rows(results):
+        parts.append(sheet(results, tables.MORE_HEADINGS, tables.more_rows(results), 3))
     for part in ("loaded", "versions"):
         if results.get(part):
             parts.append(sheet(results, ["server", *tables.STORED_HEADINGS], tables.stored_rows(results, part), 1))

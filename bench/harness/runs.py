@@ -2,23 +2,30 @@
 
 import dataclasses
 import json
+import math
 import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
-from . import grpc, scenarios, summary
-from .machine import ROOT, Failure, disk, memory_bytes
+from . import grpc, scenarios, summary, sweeps
+from .machine import ROOT, Failure
 from .server import NotAvailable, Server, settle
 
 # For the check of equal hashes: put one at a time, so that each server sees the same history.
 SAME_HISTORY_KEYS = 300
-# What a key takes beside its value in the hungriest server, to tell what fits.
-KEY_BYTES_ESTIMATE = 400
 # Beside ten times what it should take: preparing, warming up, a server that is slow.
 RUN_SECONDS_MAX = 60
+# Of the time that is left, what is planned to be used: runs take longer than planned, not shorter.
+PLANNED_SHARE = 0.85
+# Runs are made shorter down to this, then there are fewer rounds, then shorter ones down to the least.
+SECONDS_WISHED, SECONDS_MIN = 1.5, 1.0
+NO_TIME = "no time left of the minutes there were"
+# From here on a run's file size is followed.
+LONG_SECONDS = 10
 # Copying a data directory and starting on it a few times, as planned.
 RESTARTS_SECONDS = 4
 
@@ -33,6 +40,11 @@ class Settings:
     keys: int | None
     settle_seconds: float
     only: tuple = ()
+    # What a sweep may take, at most.
+    sweep_minutes: float = 45
+    # What all of it may take from `began` on, by the monotonic clock; None for as long as it takes.
+    minutes: float | None = None
+    began: float = dataclasses.field(default_factory=time.monotonic)
 
 
 class Progress:
@@ -63,6 +75,8 @@ class Comparison:
         self.settings, self.programs, self.loader = settings, programs, loader
         self.work, self.output, self.results = work, output, results
         self.progress = Progress()
+        minutes = settings.minutes
+        self.deadline = settings.began + 60 * minutes if minutes else math.inf
         self.servers = []
         self.histograms = False
         results.update({"scenarios": [], "curves": [], "sweeps": [], "checks": [], "loaded": {}, "restarts": {}})
@@ -71,15 +85,33 @@ class Comparison:
 
     def run(self):
         stages = [stage for stage in scenarios.STAGES if self.wanted(stage)]
-        for stage in stages:
-            self.plan(stage)
+        self.fit(stages)
         print(f"about {clock(self.progress.planned)} planned, without sweeps", file=sys.stderr)
-        full = self.settings.form == "full"
         for stage in stages:
             self.run_stage(stage)
-        if full and not self.settings.only:
-            for sweep in scenarios.SWEEPS:
-                self.run_sweep(sweep)
+        for sweep in scenarios.SWEEPS:
+            if f"{sweep.name}-sweep" in self.settings.only or self.settings.form == "full" and not self.settings.only:
+                sweeps.run(self, sweep)
+
+    def fit(self, stages):
+        """Plans the stages. What would take longer than there is time for gets shorter runs, then fewer rounds."""
+        settings = self.settings
+        while True:
+            self.progress.planned = 0.0
+            for stage in stages:
+                self.plan(stage)
+            if self.progress.planned <= PLANNED_SHARE * (self.deadline - time.monotonic()):
+                return
+            if settings.seconds > SECONDS_WISHED:
+                settings.seconds = max(SECONDS_WISHED, 0.9 * settings.seconds)
+            elif settings.rounds > 1:
+                settings.rounds -= 1
+            elif settings.seconds > SECONDS_MIN:
+                settings.seconds = max(SECONDS_MIN, 0.9 * settings.seconds)
+            else:
+                return
+            # The report tells what was done.
+            self.results["settings"].update(rounds=settings.rounds, seconds=settings.seconds)
 
     def wanted(self, thing):
         """Whether a scenario or any of a stage is among those asked for; all are when none is named."""
@@ -102,8 +134,8 @@ class Comparison:
             self.progress.plan(RESTARTS_SECONDS * servers)
 
     def seconds_of_run(self, seconds):
-        # Warming up, and coming to rest after the run before.
-        return 1.2 * seconds + 1.5
+        # Warming up, starting the load, and coming to rest after the run before.
+        return 1.2 * seconds + 2
 
     def fill_seconds(self, stage):
         return 1 + self.keys_of(stage) / 20_000
@@ -124,7 +156,13 @@ class Comparison:
         """Rounds and seconds: the form's, unless the scenario has its own; a smoke run has none of its own."""
         if self.settings.form == "quick":
             return self.settings.rounds, self.settings.seconds
-        return scenario.rounds or self.settings.rounds, scenario.seconds or self.settings.seconds
+        if self.settings.form == "full":
+            if scenario.full_seconds:
+                return 1, scenario.full_seconds
+            return self.settings.rounds, scenario.seconds or self.settings.seconds
+        return min(scenario.rounds or self.settings.rounds, self.settings.rounds), (
+            scenario.seconds or self.settings.seconds
+        )
 
     def shares_of(self, curve):
         return curve.shares[1::2] if self.settings.form == "quick" else curve.shares
@@ -136,8 +174,15 @@ class Comparison:
 
     # Stages.
 
+    def has_time(self, seconds):
+        return time.monotonic() + seconds < self.deadline
+
     def run_stage(self, stage):
         keys = self.keys_of(stage)
+        if not self.has_time(self.fill_seconds(stage) * len(self.programs)):
+            left_out = {"stage": stage.name, "status": "left out", "reason": NO_TIME, "runs": {}}
+            self.results["scenarios"] += [{"name": e.name, "title": e.title, **left_out} for e in stage.scenarios]
+            return
         with self.directory() as path, self.started(path):
             if stage.measures_store:
                 self.check_hashes(stage.value_bytes)
@@ -156,8 +201,9 @@ class Comparison:
     def directory(self):
         return TemporaryDirectory(self.work)
 
-    def started(self, path):
-        return Started(self, path)
+    def started(self, path, names=None, cores=1):
+        """All servers, or those of some names, each on so many cores."""
+        return Started(self, path, names or list(self.programs), cores)
 
     def fill(self, keys, value_bytes, estimate=0.0, depth=scenarios.DEEP):
         """Puts all keys once on each server; what it took, and the store's size."""
@@ -234,7 +280,12 @@ class Comparison:
         if scenario.share_of and rate is None:
             about.update(status="not available", reason=f"{scenario.share_of} was not measured")
             return self.skip(scenario, rounds, seconds, about)
+        if not self.has_time(self.seconds_of_run(seconds) * rounds * len(self.servers)):
+            about.update(status="left out", reason=NO_TIME)
+            return self.skip(scenario, rounds, seconds, about)
         flags = (*scenario.flags, *(("--rate", rate) if rate else ()))
+        if self.settings.form == "full":
+            flags = (*flags, *scenario.full_flags)
         about.update(offered=rate, command=command_line(scenario, keys, stage.value_bytes, seconds, flags))
         try:
             for server in self.servers_of(scenario):
@@ -285,7 +336,9 @@ class Comparison:
             flags = (*flags, "--histogram", self.output / "hdr" / f"{name}-{plain}.hdr")
         before, resident = grpc.revision(server.address), server.memory()["rss_bytes"]
         server.forget_peak()
-        run = server.load(scenario.command, *flags, seconds_max=RUN_SECONDS_MAX + 10 * seconds)
+        with Growth(server, seconds) as growth:
+            run = server.load(scenario.command, *flags, seconds_max=RUN_SECONDS_MAX + 10 * seconds)
+        growth.add_to(run.get("series", []))
         memory = server.memory()
         risen = grpc.revision(server.address) - before
         run["extra_memory_bytes"] = max(0, memory["peak_bytes"] - resident)
@@ -294,7 +347,7 @@ class Comparison:
         self.check(f"{name} on {server.name}: {said}", done)
         return run
 
-    # Curves and sweeps.
+    # Curves.
 
     def run_curve(self, stage, curve, keys):
         best = summary.figures(self.results).get(curve.of, {})
@@ -305,8 +358,9 @@ class Comparison:
         for number, share in enumerate(self.shares_of(curve)):
             for server in self.servers:
                 weight = self.seconds_of_run(self.settings.seconds)
-                if server.name not in best:
-                    about.update(status="not available", reason=f"{curve.of} was not measured")
+                if server.name not in best or not self.has_time(weight):
+                    lack = f"{curve.of} was not measured" if server.name not in best else NO_TIME
+                    about.update(status="not available", reason=lack)
                     self.progress.step(weight, f"{curve.name}-curve: {about['reason']} on {server.name}")
                     continue
                 rate = max(1, round(best[server.name]["rate"] * share))
@@ -325,63 +379,6 @@ class Comparison:
                 points[server.name].append({"offered": rate, **run})
                 self.progress.step(weight, f"{curve.name} at {rate}/s: {server.name}: {spoken(run)}")
         self.save()
-
-    def run_sweep(self, sweep):
-        about = {"name": sweep.name, "title": sweep.title, "unit": sweep.unit, "rows": []}
-        self.results["sweeps"].append(about)
-        for value in sweep.values:
-            extent = {"keys": scenarios.SWEEP_KEYS, "value_bytes": scenarios.VALUE_BYTES, "versions": 1, **sweep.usual}
-            extent[sweep.sets] = value
-            row = {"value": value, "servers": {}}
-            about["rows"].append(row)
-            lack = self.too_large(extent)
-            if lack:
-                row["reason"] = lack
-                print(f"{sweep.name} {value}: left out: {lack}", file=sys.stderr)
-                continue
-            try:
-                self.sweep_value(sweep, extent, row)
-            except (Failure, NotAvailable, grpc.CallFailed) as failure:
-                row["reason"] = str(failure)
-                print(f"{sweep.name} {value}: {failure}", file=sys.stderr)
-            self.save()
-
-    def sweep_value(self, sweep, extent, row):
-        flags = {key: value for key, value in extent.items() if key.startswith("--")}
-        if "watchers" in extent:
-            words = scenarios.watchers(extent["watchers"])
-            flags = dict(zip(words[::2], words[1::2], strict=True))
-        # Of large values fewer at a time: a server may refuse more bytes of writes than it has memory for.
-        depth = scenarios.FEW if extent["value_bytes"] >= scenarios.LARGE_BYTES else scenarios.DEEP
-        usual = dict(zip(depth[::2], depth[1::2], strict=True))
-        flags = [word for pair in {**usual, **flags}.items() for word in pair]
-        with self.directory() as path, self.started(path):
-            for _ in range(extent["versions"]):
-                row["servers"] = self.fill(extent["keys"], extent["value_bytes"], depth=depth)
-            for scenario in sweep.scenarios:
-                named = dataclasses.replace(scenario, name=f"{sweep.name}-{row['value']}-{scenario.name}")
-                for number in range(self.settings.rounds):
-                    for server in self.servers:
-                        measured = self.measure(
-                            server, named, extent["keys"], extent["value_bytes"], self.settings.seconds, number, flags
-                        )
-                        row["servers"][server.name].setdefault("runs", {}).setdefault(scenario.name, []).append(
-                            measured
-                        )
-                        text = f"{sweep.title}, {row['value']}: {scenario.name}: {server.name}: {spoken(measured)}"
-                        print(text, file=sys.stderr)
-
-    def too_large(self, extent):
-        """Why a point of a sweep does not fit this machine; None when it does."""
-        bytes_each = extent["keys"] * (KEY_BYTES_ESTIMATE + extent["value_bytes"] * (1 + extent["versions"]))
-        needed = bytes_each * len(self.programs)
-        available = memory_bytes()[1]
-        if needed > 0.8 * available:
-            return f"about {needed >> 20} MiB of memory needed, {available >> 20} MiB available"
-        free = disk(self.work)["free_bytes"]
-        if 3 * needed > free:
-            return f"about {3 * needed >> 20} MiB of disk needed, {free >> 20} MiB free"
-        return None
 
     # Housekeeping.
 
@@ -417,16 +414,45 @@ class TemporaryDirectory(tempfile.TemporaryDirectory):
         return Path(super().__enter__())
 
 
-class Started:
-    """All servers, started and serving; stopped at the end."""
+class Growth:
+    """How a data directory grows in a run that takes long: looked at each second, beside the load."""
 
-    def __init__(self, comparison, path):
-        self.comparison, self.path = comparison, path
+    def __init__(self, server, seconds):
+        self.server, self.samples = server, []
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self.look, daemon=True) if seconds >= LONG_SECONDS else None
+
+    def __enter__(self):
+        if self.thread:
+            self.thread.start()
+        return self
+
+    def look(self):
+        while not self.over.wait(1):
+            self.samples.append(self.server.file_bytes()["file_bytes"])
+
+    def __exit__(self, *_):
+        self.over.set()
+        if self.thread:
+            self.thread.join()
+
+    def add_to(self, series):
+        """The last samples belong to the measured part's seconds; those before them to the warm-up."""
+        for second, sample in zip(reversed(series), reversed(self.samples), strict=False):
+            second["file_bytes"] = sample
+
+
+class Started:
+    """Servers, started and serving; stopped at the end."""
+
+    def __init__(self, comparison, path, names, cores):
+        self.comparison, self.path, self.names, self.cores = comparison, path, names, cores
 
     def __enter__(self):
         comparison = self.comparison
-        for name, program in comparison.programs.items():
-            comparison.servers.append(Server(name, program, self.path, comparison.loader))
+        for name in self.names:
+            program = comparison.programs[name]
+            comparison.servers.append(Server(name, program, self.path, comparison.loader, cores=self.cores))
             about = comparison.results["servers"].setdefault(name, {})
             about.setdefault("command", relative(" ".join(comparison.servers[-1].command), self.path))
             try:

@@ -43,9 +43,12 @@ class Scenario:
     share: float = 0.0
     # Whether the command takes the usual flags beside its own: keys, seed, histogram.
     usual_flags: bool = True
-    # Instead of the form's.
+    # Instead of the form's; the full form has its own rounds for all.
     seconds: float | None = None
     rounds: int | None = None
+    # In the full form: flags that come behind the others, and how long its one run takes.
+    full_flags: tuple = ()
+    full_seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ class Sweep:
     title: str
     unit: str
     values: tuple
-    # What a value changes: `keys`, `value_bytes`, `versions`, `watchers`, or a flag of the load.
+    # What a value changes: `keys`, `value_bytes`, `versions`, `watchers`, `cores`, or a flag of the load.
     sets: str
     scenarios: tuple
     usual: dict = field(default_factory=dict)
@@ -134,8 +137,11 @@ POINTS = Stage(
             (*DEEP, "--read-share", 50),
             goals=(Goal("rate", at_least=8),),
         ),
-        Scenario("txn-put", "Transactions of one put", "txn-put"),
-        Scenario("txn-mixed", "Half transactions that put, half that get", "txn-mixed", (*DEEP, "--read-share", 50)),
+        Scenario("txn-put", "Transactions of one put", "txn-put", rounds=1),
+        Scenario(
+            "txn-mixed", "Half transactions that put, half that get", "txn-mixed", (*DEEP, "--read-share", 50), rounds=1
+        ),
+        Scenario("stm", "Software transactions of two keys, one written", "stm", rounds=1),
         Scenario("put-1", "Durable puts, one at a time", "put", SHALLOW, goals=(Goal("p50_us", at_most=1),)),
         Scenario("get-1", "Linearizable gets, one at a time", "get", SHALLOW, goals=(Goal("p50_us", at_most=1),)),
         Scenario(
@@ -173,7 +179,25 @@ LISTS = Stage(
             goals=(Goal("byte_rate", at_least=5), Goal("extra_memory_bytes", at_most=1 / 20)),
         ),
         Scenario(
-            "list-pages", "Lists in pages of 500 keys", "range", ("--connections", 4, "--streams", 1, "--limit", 500)
+            "list-pages",
+            "Lists in pages of 500 keys",
+            "range",
+            ("--connections", 4, "--streams", 1, "--limit", 500),
+            rounds=1,
+        ),
+        Scenario(
+            "list-prefix",
+            "Lists of the 1 000 keys with a common prefix",
+            "range",
+            ("--connections", 4, "--streams", 1, "--prefix-digits", 3),
+            rounds=1,
+        ),
+        Scenario(
+            "list-paginated",
+            "Lists of all keys by pages of 10 000 at one revision",
+            "range",
+            (*SHALLOW, "--paginate", 1),
+            rounds=1,
         ),
         Scenario(
             "list-stream",
@@ -182,6 +206,13 @@ LISTS = Stage(
             (*SHALLOW, "--stream", 1),
             since=(3, 7),
             goals=(Goal("byte_rate", at_least=5), Goal("extra_memory_bytes", at_most=1 / 20)),
+        ),
+        Scenario(
+            "apiserver-restart",
+            "An apiserver starts anew: 20 resources listed by pages of 500 and watched, beside 500 puts a second",
+            "apiserver-restart",
+            ("--connections", 1, "--streams", 20, "--limit", 500, "--put-rate", 500),
+            rounds=1,
         ),
     ),
 )
@@ -211,8 +242,41 @@ WATCHES = Stage(
             "lease-churn", "Leases granted, a key attached, revoked", "lease-churn", goals=(Goal("rate", at_least=5),)
         ),
         Scenario("lease-keepalive", "Leases kept alive", "lease-keepalive", goals=(Goal("rate", at_least=10),)),
+        Scenario(
+            "lease-flood",
+            "2 000 leases with a key each, left to expire",
+            "lease-flood",
+            (*DEEP, "--leases", 2_000),
+            rounds=1,
+        ),
         Scenario("heartbeats", "Kubernetes nodes' heartbeats", "heartbeats"),
-        Scenario("churn", "Kubernetes pods' churn", "churn", goals=(Goal("rate", at_least=8),)),
+        Scenario(
+            "heartbeats-same-load",
+            "Kubernetes nodes' heartbeats arriving at the most that etcd carries",
+            "heartbeats",
+            share_of="heartbeats",
+            share=STEADY_SHARE,
+            rounds=1,
+        ),
+        Scenario("churn", "Kubernetes pods' churn, ten watches", "churn", goals=(Goal("rate", at_least=8),)),
+        Scenario(
+            "churn-compacted",
+            "Kubernetes pods' churn, the history compacted all the while",
+            "churn",
+            (*DEEP, "--watchers", 0, "--compact-interval", 0.5),
+            # As an apiserver does it.
+            full_flags=("--compact-interval", 300),
+            full_seconds=660,
+            rounds=1,
+        ),
+        Scenario(
+            "list-storm",
+            "Four clients list all keys beside pods' churn at half of what etcd carries",
+            "list-storm",
+            share_of="churn",
+            share=0.5,
+            rounds=1,
+        ),
     ),
 )
 
@@ -259,9 +323,21 @@ SWEEPS = (
         {"keys": 1_000},
     ),
     Sweep("history", "Versions of each key", "versions", (1, 5, 20), "versions", BASIC, {"keys": 100_000}),
+    # The load has a core of its own as long as there is one.
+    Sweep("cores", "Cores of the server", "cores", (1, 2, 4, 8, 16, 32), "cores", BASIC),
 )
 SWEEP_KEYS = 100_000
 
+# What only some kinds of work have, and is shown for them beside the rest.
+OF_SOME = (
+    "extra_memory_bytes",
+    "event_rate",
+    "lists_byte_rate",
+    "lists_p99_us",
+    "puts_p99_us",
+    "compactions_p99_us",
+    "drained_us",
+)
 # For people: what a figure is called, its unit, and whether more is better.
 METRICS = {
     "rate": ("calls per second", "/s", True),
@@ -274,6 +350,11 @@ METRICS = {
     "p999_us": ("p99.9", "µs", False),
     "max_us": ("longest", "µs", False),
     "client_cpu_us": ("load's CPU per call", "µs", False),
+    "lists_byte_rate": ("bytes per second of the lists beside", "B/s", True),
+    "lists_p99_us": ("p99 of the lists beside", "µs", False),
+    "puts_p99_us": ("p99 of the puts beside", "µs", False),
+    "compactions_p99_us": ("p99 of the compactions beside", "µs", False),
+    "drained_us": ("until the last lease had expired", "µs", False),
     "extra_memory_bytes": ("peak memory on top", "B", False),
     "rss_bytes": ("resident memory", "B", False),
     "file_bytes": ("data directory", "B", False),

@@ -24,10 +24,12 @@ class NotAvailable(Exception):
 
 
 class Server:
-    """One server on core 0 with a data directory of its own in `directory`, named for people by `name`."""
+    """One server on core 0, or on so many of the first, with a data directory of its own in `directory`, named for
+    people by `name`. The load has the core behind them, or the machine's last."""
 
-    def __init__(self, name, program, directory, loader=TARGET / "release/ringd-bench", peer=None):
+    def __init__(self, name, program, directory, loader=TARGET / "release/ringd-bench", peer=None, cores=1):
         self.name, self.program, self.loader = name, program, loader
+        self.load_core = str(min(cores, os.cpu_count() - 1))
         plain = "".join(letter if letter.isalnum() or letter in ".-" else "-" for letter in name)
         self.log, self.data = directory / f"{plain}.log", directory / plain
         client, listen = free_ports(2)
@@ -35,7 +37,7 @@ class Server:
         # What a member is known by: a copy of a data directory has to keep it.
         self.peer = peer or f"http://127.0.0.1:{listen}"
         self.command = [
-            "taskset", "-c", SERVER_CORE, str(program),
+            "taskset", "-c", SERVER_CORE if cores == 1 else f"0-{cores - 1}", str(program),
             "--data-dir", str(self.data), "--log-level", "warn", f"--quota-backend-bytes={QUOTA_BYTES}",
             "--listen-client-urls", f"http://{self.address}", "--advertise-client-urls", f"http://{self.address}",
             "--listen-peer-urls", f"http://127.0.0.1:{listen}",
@@ -64,8 +66,8 @@ class Server:
         return self.log.read_text(errors="replace")[-2000:]
 
     def load(self, command, *flags, seconds_max=None):
-        """Runs the load on core 1 and returns what it saw."""
-        loader = ["taskset", "-c", LOAD_CORE, str(self.loader), command, "--address", self.address]
+        """Runs the load on its core and returns what it saw."""
+        loader = ["taskset", "-c", self.load_core, str(self.loader), command, "--address", self.address]
         loader += ["--process", str(self.process.pid), *map(str, flags)]
         try:
             run = subprocess.run(loader, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=seconds_max)

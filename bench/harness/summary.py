@@ -15,6 +15,10 @@ def derive(run):
         run["event_rate"] = run["rate"]
     if run.get("bytes") and seconds:
         run["byte_rate"] = run["bytes"] / seconds
+    for name, beside in run.pop("beside", {}).items():
+        run.update({f"{name}_{key}": value for key, value in beside.items()})
+    if run.get("drained_seconds") is not None:
+        run["drained_us"] = 1e6 * run["drained_seconds"]
     return run
 
 

@@ -1,7 +1,7 @@
 """The figures as text for the terminal and as Markdown for PERF.md."""
 
 from . import summary
-from .scenarios import METRICS
+from .scenarios import METRICS, OF_SOME
 from .summary import asked, reached
 
 
@@ -63,6 +63,21 @@ def rows(results):
     for scenario in results["scenarios"]:
         for server, run in measured.get(scenario["name"], {}).items():
             found.append([scenario["title"], server, *columns(run)])
+    return found
+
+
+MORE_HEADINGS = ["work", "figure", "server", "value"]
+
+
+def more_rows(results):
+    """What only some kinds of work have: title, figure, server, value."""
+    found, measured = [], summary.figures(results)
+    for scenario in results["scenarios"]:
+        runs = measured.get(scenario["name"], {})
+        for metric in OF_SOME:
+            told = [(server, show(run[metric], metric)) for server, run in runs.items() if run.get(metric)]
+            if main_rate(next(iter(runs.values()), {"rate": 0})) != metric:
+                found += [[scenario["title"], METRICS[metric][0], server, value] for server, value in told]
     return found
 
 
@@ -169,6 +184,9 @@ def markdown(results):
     parts.append(markdown_table(["work", "figure", "goal", *results["references"]], goal_rows(results)))
     parts.append("## Figures\n\nMedians of the rounds.\n")
     parts.append(markdown_table(["work", "server", *HEADINGS], rows(results)))
+    if more_rows(results):
+        parts.append("## What only some have\n")
+        parts.append(markdown_table(MORE_HEADINGS, more_rows(results)))
     for part, title in (("loaded", "With the keys loaded"), ("versions", "With five versions of each key")):
         if results.get(part):
             parts.append(f"## {title}\n")

@@ -1,7 +1,11 @@
 //! The command line: which scenario, with which knobs.
 
-use crate::load::recipe::{KEYS_MAX, Recipe};
-use crate::load::workload::{Churn, Fill, Heartbeats, LeaseCycles, Leases, Lists, Mix, Workload};
+use crate::flags::Flags;
+use crate::load::group::Part;
+use crate::load::recipe::{List, Recipe};
+use crate::load::workload::{
+    Churn, Compactions, Fill, Flood, Heartbeats, LeaseCycles, Leases, Lists, Mix, Relist, Stm, Workload,
+};
 use crate::load::{Options, Until};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,169 +15,218 @@ scenarios; keys are random unless said, and calls unary:
   fill             puts every key once, in order
   put, get         of one key
   mixed            puts and gets
-  txn-put          a Txn that puts one key
-  txn-mixed        Txns that put or get one key
-  range            lists of all keys, or with --limit pages of them
+  txn-put          Txns that put --txn-ops keys
+  txn-mixed        Txns that put --txn-ops keys, and Txns that get one key, or --limit of them
+  stm              software transactions as etcd's clients make them: --keys-per-txn keys are read, and --txn-wr-percent of
+                   them put if none was changed meanwhile, else all of it again; each counts as one call
+  range            lists of all keys; with --limit parts of them, with --prefix-digits those with a common prefix, with
+                   --paginate 1 page by page at one revision, a whole list counting as one call
   lease-grant      new leases
   lease-keepalive  renews --keys leases, granted first, each slot on a stream of its own
   lease-churn      grants a lease, puts a key with it, revokes it
-  heartbeats       --keys nodes renew their objects in turn, by a Txn on the last revision; made first
-  churn            pods: create, three updates, delete, each by a Txn on the last revision, and gets in between
-  watch            has flags of its own: ringd-bench watch --help
-flags:
-  --address 127.0.0.1:2379   the server
+  lease-flood      --keys leases of two seconds, each granted and given a key, which counts as one call; then waits until
+                   the server has ended all of them
+  heartbeats       --keys nodes renew their objects in turn, by a Txn on the last revision; made first; with --every S
+                   each of them every S seconds, which is an open loop
+  churn            pods: create, three updates, delete, each by a Txn on the last revision, and gets in between; ten
+                   watches (--watchers) hold all of it with previous values
+  list-storm       churn while four clients (--lists) list all keys again and again
+  apiserver-restart  each connection is an apiserver that has started anew: its --streams resources, equal parts of the
+                   keys, are listed at once, by pages of 500 keys (--limit), and then watched; counts as one call
+  watch, watch-latency, watch-get   have flags of their own: ringd-bench watch --help
+flags, with etcd's names for them:
+  --address 127.0.0.1:2379   the server (--endpoints)
   --process PID              the server's process, for its CPU time and memory
-  --connections 16
-  --streams 32               calls in flight on each connection, at most
+  --connections 16           (--conns)
+  --streams 32               calls in flight on each connection, at most (--clients: on all of them)
   --rate R                   calls due per second, late or not (an open loop); without it, as many as get answered
-  --keys 1000000
-  --value-bytes 256
-  --consistency l            of gets and lists: l linearizable, s serializable
-  --read-share 50            of mixed and txn-mixed, in percent
-  --limit 0                  keys of a page, 0 for all
-  --stream 0                 1 for lists by RangeStream
+  --total N                  ends after N calls instead of after --seconds, without a warm-up
   --seconds 10               measured, after a fifth as long to warm up
   --seed 1                   of the keys' order
   --histogram FILE           the latencies in ns, HdrHistogram V2
+  --keys 1000000             (--key-space-size, --nodes, --leases)
+  --sequential-keys 0        1 for keys in order
+  --value-bytes 256          (--val-size)
+  --consistency l            of gets and lists: l linearizable, s serializable
+  --read-share 50            of mixed and txn-mixed, in percent (--rw-ratio)
+  --limit 0, --paginate 0, --prefix-digits 0, --stream 0 (1: RangeStream), --keys-only 0, --count-only 0    of lists
+  --txn-ops 1, --keys-per-txn 2, --txn-wr-percent 50
+and beside any of them:
+  --watchers N               watches of all keys with previous values; every change has to reach each of them
+  --lists N                  clients that list all keys, as lists are asked for by the flags above
+  --put-rate R               puts of random keys a second
+  --compact-interval S       a compaction every S seconds
+  --compact-index-delta 1000 so many revisions behind the newest
 Exits with 1 when a call failed or the revision did not rise by exactly the changes.";
 
-/// The largest message etcd takes, less what goes around a value.
-const VALUE_BYTES_MAX: usize = (3 << 19) - 256;
+/// Of an apiserver's lists.
+const APISERVER_PAGE: u64 = 500;
 
 pub struct Scenario {
     pub options: Options,
-    pub workload: Box<dyn Workload>,
+    /// The first is measured, the others go on beside it.
+    pub parts: Vec<Part>,
     pub histogram: Option<PathBuf>,
-}
-
-struct Flags {
-    options: Options,
-    keys: u64,
-    value_bytes: usize,
-    serializable: bool,
-    read_share: u64,
-    limit: u64,
-    stream: bool,
-    seconds: f64,
-    histogram: Option<PathBuf>,
 }
 
 /// What the arguments ask for.
 pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Scenario, String> {
     let name = arguments.next().ok_or("the scenario is missing")?;
-    let mut flags = read(arguments)?;
-    check(&flags)?;
+    let mut flags = usual(&name).read(arguments)?;
     let measured = Duration::from_secs_f64(flags.seconds);
-    if name != "fill" {
-        flags.options.until = Until::Elapsed {
+    let until = match name.as_str() {
+        "fill" | "lease-flood" => {
+            flags.total = Some(flags.keys);
+            Until::Exhausted
+        }
+        _ if flags.total.is_some() => Until::Exhausted,
+        _ => Until::Elapsed {
             warm_up: measured / 5,
             measured,
-        };
+        },
+    };
+    if name == "lease-flood" && flags.watchers > 0 {
+        return Err("lease-flood: no watchers beside it, since what they get comes after its end".into());
     }
-    Ok(Scenario {
+    if name == "heartbeats" && flags.every > 0.0 {
+        flags.rate = Some(flags.keys as f64 / flags.every);
+    }
+    let mut parts = vec![Part {
+        name: "",
         workload: workload(&name, &flags)?,
-        options: flags.options,
+        connections: flags.connections,
+        streams: flags.streams,
+        rate: flags.rate,
+        total: flags.total,
+    }];
+    parts.extend(beside(&flags));
+    Ok(Scenario {
+        options: Options {
+            address: flags.address,
+            until,
+            seed: flags.seed,
+            process: flags.process,
+            watchers: flags.watchers,
+        },
+        parts,
         histogram: flags.histogram,
     })
 }
 
+/// What a scenario does without flags.
+fn usual(name: &str) -> Flags {
+    let mut flags = Flags::default();
+    match name {
+        "churn" => flags.watchers = 10,
+        "list-storm" => (flags.watchers, flags.lists) = (10, 4),
+        "apiserver-restart" => {
+            (flags.connections, flags.streams) = (1, 20);
+            flags.list.limit = APISERVER_PAGE;
+        }
+        _ => {}
+    }
+    flags
+}
+
 fn workload(name: &str, flags: &Flags) -> Result<Box<dyn Workload>, String> {
     let (keys, value_bytes) = (flags.keys, flags.value_bytes);
-    let slots = flags.options.connections * flags.options.streams;
-    let mix = |recipes: Vec<Recipe>| -> Box<dyn Workload> {
-        let second_share = if recipes.len() > 1 { flags.read_share } else { 0 };
+    let slots = flags.connections * flags.streams;
+    let mix = |recipes: Vec<Recipe>, operations: usize| -> Box<dyn Workload> {
         Box::new(Mix {
+            second_share: if recipes.len() > 1 { flags.read_share } else { 0 },
             recipes,
-            keys,
-            second_share,
+            keys: keys - (operations as u64 - 1),
+            next: flags.sequential.then_some(0),
         })
     };
-    let get = || Recipe::get(flags.serializable, value_bytes);
+    let get = || Recipe::get(flags.list.serializable, value_bytes);
+    let txn_put = || Recipe::txn_put(flags.txn_ops, value_bytes);
     Ok(match name {
         "fill" => Box::new(Fill {
             recipes: vec![Recipe::put(value_bytes)],
             keys,
             next: 0,
         }),
-        "put" => mix(vec![Recipe::put(value_bytes)]),
-        "get" => mix(vec![get()]),
-        "mixed" => mix(vec![Recipe::put(value_bytes), get()]),
-        "txn-put" => mix(vec![Recipe::txn(true, value_bytes)]),
-        "txn-mixed" => mix(vec![Recipe::txn(true, value_bytes), Recipe::txn(false, value_bytes)]),
-        "range" => Box::new(Lists {
-            recipes: vec![Recipe::list(flags.serializable, flags.limit as i64, flags.stream)],
-            keys,
-            page: flags.limit,
-        }),
+        "put" => mix(vec![Recipe::put(value_bytes)], 1),
+        "get" => mix(vec![get()], 1),
+        "mixed" => mix(vec![Recipe::put(value_bytes), get()], 1),
+        "txn-put" => mix(vec![txn_put()], flags.txn_ops),
+        "txn-mixed" => mix(vec![txn_put(), Recipe::txn_get(flags.list.limit)], flags.txn_ops),
+        "stm" => {
+            flags.check_stm()?;
+            let (per_txn, write_percent) = (flags.keys_per_txn, flags.write_percent);
+            Box::new(Stm::new(slots, keys, per_txn, write_percent, value_bytes))
+        }
+        "range" if flags.paginate => Box::new(Relist::new(slots, 1, keys, flags.list, false)),
+        "range" => Box::new(lists(flags)?),
         "lease-grant" => Box::new(Leases::granted()),
         "lease-keepalive" => Box::new(Leases::renewed(keys)),
         "lease-churn" => Box::new(LeaseCycles::new(slots, value_bytes)),
+        "lease-flood" => Box::new(Flood::new(slots, keys, value_bytes)),
         "heartbeats" => Box::new(Heartbeats::new(keys, value_bytes)),
-        "churn" => Box::new(Churn::new(slots, value_bytes)),
+        "churn" | "list-storm" => Box::new(Churn::new(slots, value_bytes)),
+        "apiserver-restart" => {
+            let resources = flags.streams as u64;
+            if !keys.is_multiple_of(resources) {
+                return Err(format!(
+                    "apiserver-restart: {resources} resources can't share {keys} keys evenly"
+                ));
+            }
+            Box::new(Relist::new(flags.connections, flags.streams, keys, flags.list, true))
+        }
         _ => return Err(format!("there is no scenario {name:?}")),
     })
 }
 
-fn read(mut arguments: impl Iterator<Item = String>) -> Result<Flags, String> {
-    let mut flags = Flags {
-        options: Options {
-            address: ([127, 0, 0, 1], 2379).into(),
-            connections: 16,
-            streams: 32,
-            rate: None,
-            until: Until::Exhausted,
-            seed: 1,
-            process: None,
-        },
-        keys: 1_000_000,
-        value_bytes: 256,
-        serializable: false,
-        read_share: 50,
-        limit: 0,
-        stream: false,
-        seconds: 10.0,
-        histogram: None,
+/// One list after the other.
+fn lists(flags: &Flags) -> Result<Lists, String> {
+    let part = match flags.prefix_digits {
+        0 => flags.list.limit,
+        digits => 10_u64.pow(digits),
     };
-    while let Some(flag) = arguments.next() {
-        let value = arguments.next().ok_or_else(|| format!("{flag} needs a value"))?;
-        match flag.as_str() {
-            "--address" => flags.options.address = number(&flag, &value)?,
-            "--process" => flags.options.process = Some(number(&flag, &value)?),
-            "--connections" => flags.options.connections = number(&flag, &value)?,
-            "--streams" => flags.options.streams = number(&flag, &value)?,
-            "--rate" => flags.options.rate = Some(number(&flag, &value)?),
-            "--keys" => flags.keys = number(&flag, &value)?,
-            "--value-bytes" => flags.value_bytes = number(&flag, &value)?,
-            "--consistency" if value == "l" || value == "s" => flags.serializable = value == "s",
-            "--read-share" => flags.read_share = number(&flag, &value)?,
-            "--limit" => flags.limit = number(&flag, &value)?,
-            "--stream" => flags.stream = number::<u8>(&flag, &value)? != 0,
-            "--seconds" => flags.seconds = number(&flag, &value)?,
-            "--seed" => flags.options.seed = number(&flag, &value)?,
-            "--histogram" => flags.histogram = Some(value.into()),
-            "--consistency" => return Err(format!("--consistency {value:?} is neither l nor s")),
-            _ => return Err(format!("there is no flag {flag}")),
-        }
+    if part > flags.keys {
+        return Err(format!("{part} keys are asked for, and there are {}", flags.keys));
     }
-    Ok(flags)
+    let list = List {
+        ends: flags.prefix_digits > 0,
+        ..flags.list
+    };
+    Ok(Lists {
+        recipes: vec![Recipe::list(list)],
+        keys: flags.keys,
+        part,
+    })
 }
 
-fn check(flags: &Flags) -> Result<(), String> {
-    if flags.options.connections == 0 || flags.options.streams == 0 || !(1..KEYS_MAX).contains(&flags.keys) {
-        return Err("it takes a connection, a stream, and 1 to 999999999 keys at least".into());
+/// What goes on beside the load.
+fn beside(flags: &Flags) -> Vec<Part> {
+    let mut parts = Vec::new();
+    let mut add = |name, workload: Box<dyn Workload>, connections, streams, rate| {
+        parts.push(Part {
+            name,
+            workload,
+            connections,
+            streams,
+            rate,
+            total: None,
+        });
+    };
+    if flags.lists > 0 {
+        let lists = Relist::new(flags.lists, 1, flags.keys, flags.list, false);
+        add("lists", Box::new(lists), flags.lists, 1, None);
     }
-    if !(8..=VALUE_BYTES_MAX).contains(&flags.value_bytes) {
-        return Err(format!("--value-bytes: values have 8 to {VALUE_BYTES_MAX} bytes"));
+    if flags.put_rate > 0.0 {
+        let puts = Mix {
+            recipes: vec![Recipe::put(flags.value_bytes)],
+            keys: flags.keys,
+            second_share: 0,
+            next: None,
+        };
+        add("puts", Box::new(puts), 1, 64, Some(flags.put_rate));
     }
-    if !(0.1..100_000.0).contains(&flags.seconds) {
-        return Err("--seconds: a run takes a tenth of a second or longer".into());
+    if let Some(seconds) = flags.compact_interval {
+        let compactions = Compactions::new(flags.compact_index_delta);
+        add("compactions", Box::new(compactions), 1, 1, Some(1.0 / seconds));
     }
-    if flags.options.rate.is_some_and(|rate| !(0.1..=1e8).contains(&rate)) {
-        return Err("--rate: from 0.1 to 100000000 calls a second".into());
-    }
-    Ok(())
-}
-
-fn number<T: std::str::FromStr<Err: std::fmt::Display>>(flag: &str, value: &str) -> Result<T, String> {
-    value.parse().map_err(|error| format!("{flag} {value:?}: {error}"))
+    parts
 }

@@ -9,6 +9,7 @@ use super::fields::Fields;
 use super::recipe::{Accept, Call, Recipe};
 use super::reply::Reply;
 use crate::wire::{INITIAL_WINDOW, LAST_STREAM, PREFIX_LENGTH, TABLE_BYTES, Wire, message_length, write_prefix};
+use ringd::http::ErrorCode;
 use ringd::http::frame::{FrameHeader, HEADER_LENGTH, flag, kind, setting};
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -33,6 +34,8 @@ struct Slot {
     /// Bytes of DATA that arrived, and what they said first.
     bytes: u64,
     reply: Reply,
+    /// The start of an answer while not enough of it has come to be read.
+    head: Vec<u8>,
     /// Bytes of the answer on a long stream, its prefix included.
     length: u64,
     /// Bytes the server takes on the stream.
@@ -41,11 +44,39 @@ struct Slot {
     rest: Vec<u8>,
 }
 
+impl Slot {
+    /// Takes a part of an answer, and reads it once its start is there: all of it, or as much as a frame holds.
+    #[inline]
+    fn begin_reply(&mut self, payload: &[u8]) {
+        if self.bytes > 0 && self.head.is_empty() {
+            return;
+        }
+        let joined;
+        let start = if self.head.is_empty() {
+            payload
+        } else {
+            joined = [&self.head[..], payload].concat();
+            &joined[..]
+        };
+        if let Some((prefix, message)) = start.split_first_chunk::<PREFIX_LENGTH>() {
+            let length = PREFIX_LENGTH + message_length(prefix);
+            self.length = length as u64;
+            if start.len() >= length.min(FRAME_BYTES) {
+                self.reply = Reply::parse(message);
+                self.head.clear();
+                return;
+            }
+        }
+        self.head = start.to_vec();
+    }
+}
+
 /// How a call ended.
 pub struct Finished {
     pub slot: usize,
     pub call: Call,
-    pub latency: Duration,
+    pub began: Instant,
+    pub ended: Instant,
     /// grpc-status was 0, and the reply said what it has to.
     pub good: bool,
     pub reply: Reply,
@@ -106,19 +137,29 @@ impl Connection {
     /// The slot that the next call gets, if it may start now, by the streams and the windows.
     pub fn free_slot(&self, recipe_bytes_max: usize) -> Option<usize> {
         let slot = *self.free.last()?;
+        self.has_room(slot, recipe_bytes_max).then_some(slot)
+    }
+
+    /// Whether a call may start in a free slot now.
+    pub fn has_room(&self, slot: usize, recipe_bytes_max: usize) -> bool {
         let needs = (recipe_bytes_max + PREFIX_LENGTH).min(FRAME_BYTES) as i64;
         let window = if self.slots[slot].stream == 0 {
             self.stream_window
         } else {
             self.slots[slot].window
         };
-        (self.in_flight < self.streams_max && self.send_window >= needs && window >= needs).then_some(slot)
+        self.in_flight < self.streams_max && self.send_window >= needs && window >= needs
     }
 
-    /// Queues a call in `slot`, after `free_slot` returned it. Its latency counts from `began`.
+    /// Queues a call in `slot`, which is free and has room. Its latency counts from `began`.
     #[inline]
     pub fn start(&mut self, slot: usize, recipe: &Recipe, call: Call, stamp: u64, began: Instant) {
-        assert_eq!(self.free.pop(), Some(slot), "the slot is the free one");
+        // The slot that was freed last, nearly always.
+        let place = self.free.iter().rposition(|free| *free == slot);
+        self.free.remove(place.expect("the slot is free"));
+        if self.slots[slot].stream != 0 && !recipe.streaming {
+            self.cancel(slot);
+        }
         let fresh = self.slots[slot].stream == 0;
         if fresh {
             let output = &mut self.wire.output;
@@ -140,6 +181,8 @@ impl Connection {
             self.next_stream += 2;
         }
         (place.call, place.began, place.bytes) = (call, Some(began), 0);
+        (place.reply, place.length) = (Reply::default(), 0);
+        place.head.clear();
         (place.streaming, place.accept) = (recipe.streaming, Some(recipe.accept));
         self.started = true;
         self.in_flight += 1;
@@ -154,6 +197,15 @@ impl Connection {
         write_message(&mut self.wire.output, recipe, &call, stamp);
         place.window -= length as i64;
         self.send_window -= length as i64;
+    }
+
+    /// Gives a long stream up that has no call on its way.
+    fn cancel(&mut self, slot: usize) {
+        let place = &mut self.slots[slot];
+        assert!(place.streaming && place.began.is_none());
+        self.wire.frame(kind::RST_STREAM, 0, place.stream, 4);
+        self.wire.output.extend_from_slice(&ErrorCode::CANCEL.0.to_be_bytes());
+        place.stream = 0;
     }
 
     /// Sends as much of a large message as the windows take.
@@ -257,14 +309,9 @@ impl Connection {
             return;
         };
         let place = &mut self.slots[slot];
-        if place.bytes == 0
-            && let Some((prefix, message)) = payload.split_first_chunk::<PREFIX_LENGTH>()
-        {
-            place.reply = Reply::parse(message);
-            place.length = (PREFIX_LENGTH + message_length(prefix)) as u64;
-        }
+        place.begin_reply(payload);
         place.bytes += payload.len() as u64;
-        if place.streaming && place.began.is_some() && place.bytes >= place.length {
+        if place.streaming && place.began.is_some() && place.length > 0 && place.bytes >= place.length {
             self.end(slot, true, now, done);
         }
     }
@@ -323,13 +370,15 @@ impl Connection {
         let accepted = match place.accept {
             Some(Accept::Bytes(least)) => place.bytes >= u64::from(least),
             Some(Accept::Succeeded) => place.reply.second == 1,
+            Some(Accept::Decided) => place.bytes > 0,
             Some(Accept::Alive) => place.reply.third > 0,
             None => false,
         };
         let finished = Finished {
             slot,
             call: place.call,
-            latency: now.saturating_duration_since(began),
+            began,
+            ended: now,
             good: good && accepted,
             reply: place.reply,
             bytes: place.bytes,
@@ -372,4 +421,35 @@ fn number(bytes: &[u8]) -> io::Result<u32> {
 fn write_message(out: &mut Vec<u8>, recipe: &Recipe, call: &Call, stamp: u64) {
     write_prefix(out, recipe.length());
     recipe.write(out, call, stamp);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use prost::Message;
+    use ringd::proto::etcdserverpb::{ResponseHeader, TxnResponse};
+
+    #[test]
+    fn an_answer_in_pieces_is_read_once_it_is_there() {
+        let response = TxnResponse {
+            header: Some(ResponseHeader {
+                revision: 77,
+                ..Default::default()
+            }),
+            succeeded: true,
+            ..Default::default()
+        };
+        let mut bytes = Vec::new();
+        write_prefix(&mut bytes, response.encoded_len());
+        bytes.extend(response.encode_to_vec());
+        for size in 1..=bytes.len() {
+            let mut slot = Slot::default();
+            for piece in bytes.chunks(size) {
+                slot.begin_reply(piece);
+                slot.bytes += piece.len() as u64;
+            }
+            assert_eq!((slot.reply.revision, slot.reply.second), (77, 1), "in pieces of {size}");
+            assert!(slot.head.is_empty());
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! The load: one thread, many connections, calls from a workload.
+//! The load: one thread, many connections, calls from workloads.
 //!
 //! Closed loop: a call that ends is followed by the next on the same connection, and latency counts from the moment a
 //! call is made. Open loop: calls are due at a fixed rate, whatever the server does, and latency counts from the moment
@@ -6,14 +6,17 @@
 
 pub mod connection;
 pub mod fields;
+pub mod group;
 pub mod process;
 mod ready;
 pub mod recipe;
 mod reply;
 pub mod series;
+mod watchers;
 pub mod workload;
 
-use connection::{Connection, Finished};
+use connection::Connection;
+use group::{Group, Part, Tally};
 use hdrhistogram::Histogram;
 use process::cpu_time;
 use ready::Ready;
@@ -23,12 +26,14 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
-use workload::Workload;
+use watchers::Watchers;
 
 /// A server that answers nothing for so long has failed.
 const SILENCE: Duration = Duration::from_secs(30);
 /// The slowest call the histogram tells from others.
 const LATENCY_NS_MAX: u64 = 600_000_000_000;
+/// Between two looks at what a server does by itself after a run.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// When a run ends.
 #[derive(Clone, Copy, Debug)]
@@ -42,15 +47,12 @@ pub enum Until {
 #[derive(Clone, Debug)]
 pub struct Options {
     pub address: SocketAddr,
-    pub connections: usize,
-    /// Calls in flight on each connection, at most.
-    pub streams: usize,
-    /// Calls due per second; closed loop if None.
-    pub rate: Option<f64>,
     pub until: Until,
     pub seed: u64,
     /// The server's process.
     pub process: Option<u32>,
+    /// Watches of all keys, held meanwhile.
+    pub watchers: usize,
 }
 
 /// What a run showed. Times are of the measured part; `finished`, `failed` and `expected` count the whole run.
@@ -68,75 +70,92 @@ pub struct Report {
     /// The store's revision before and after, and by how much it has to have risen.
     pub revisions: (i64, i64),
     pub expected: u64,
+    /// What else the workload tells.
+    pub told: Option<(&'static str, u64)>,
+    /// What went on beside it.
+    pub beside: Vec<Beside>,
+    /// Events that watches got.
+    pub events: u64,
+    /// How long the server went on by itself after the run.
+    pub drained: Option<Duration>,
+}
+
+/// What went on beside a load, in the measured part.
+pub struct Beside {
+    pub name: &'static str,
+    pub measured: u64,
+    pub bytes: u64,
+    pub latency_ns: Histogram<u64>,
 }
 
 /// Where a run stood at one moment.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Mark {
     at: Instant,
-    good: u64,
-    bytes: u64,
+    /// By group.
+    counts: Vec<Tally>,
+    events: u64,
     server_cpu: Option<Duration>,
     client_cpu: Duration,
 }
 
 struct Run<'a> {
     options: &'a Options,
-    workload: &'a mut dyn Workload,
-    recipes: Vec<Recipe>,
-    message_bytes_max: usize,
-    random: u64,
-    started: u64,
-    good: u64,
-    failed: u64,
-    expected: u64,
-    bytes: u64,
-    latency_ns: Histogram<u64>,
+    /// The first is the one that is measured.
+    groups: Vec<Group>,
+    watchers: Watchers,
+    /// The group and the connection behind each number of `ready`; watchers come behind the last group.
+    places: Vec<(usize, usize)>,
+    ready: Ready,
+    /// Whether room to write is waited for, by number.
+    full: Vec<bool>,
     series: Series,
+    newest: i64,
+    began: Option<Instant>,
     stopping: bool,
-    exhausted: bool,
 }
 
-/// Runs the load.
-pub fn run(options: &Options, workload: &mut dyn Workload) -> io::Result<Report> {
-    let recipes = workload.recipes().to_vec();
-    let revision = revision(options.address)?;
-    let mut connections = (0..options.connections)
-        .map(|_| Connection::open(options.address, recipes.len(), options.streams))
-        .collect::<io::Result<Vec<_>>>()?;
-    let mut run = Run {
-        options,
-        message_bytes_max: recipes.iter().map(Recipe::length).max().unwrap_or_default(),
-        workload,
-        recipes,
-        random: options.seed,
-        started: 0,
-        good: 0,
-        failed: 0,
-        expected: 0,
-        bytes: 0,
-        latency_ns: series::histogram()?,
-        series: Series::new(options.process)?,
-        stopping: false,
-        exhausted: false,
+/// Runs the first part, and the others beside it.
+pub fn run(options: &Options, parts: Vec<Part>) -> io::Result<Report> {
+    let before = revision(options.address)?;
+    let mut run = Run::open(options, parts, before)?;
+    let (from, to) = run.drive()?;
+    let sum = |count: fn(&Tally) -> u64| run.groups.iter().map(|group| count(&group.counts)).sum::<u64>();
+    let rises_after = run.groups.iter().map(|group| group.workload.rises_after()).sum::<u64>();
+    let expected = sum(|counts| counts.expected) + rises_after;
+    let drained = match rises_after {
+        0 => None,
+        _ => Some(await_revision(options.address, before + expected as i64, to.at)?),
     };
-    let (from, to) = run.drive(&mut connections)?;
-    let after = self::revision(options.address)?;
+    let after = revision(options.address)?;
+    let (finished, failed) = (sum(|counts| counts.good + counts.failed), sum(|counts| counts.failed));
+    let mut groups = run.groups.into_iter();
+    let main = groups.next().expect("the part that is measured");
+    let beside = groups.enumerate().map(|(at, group)| Beside {
+        name: group.name,
+        measured: to.counts[at + 1].measured - from.counts[at + 1].measured,
+        bytes: to.counts[at + 1].bytes - from.counts[at + 1].bytes,
+        latency_ns: group.latency_ns,
+    });
     Ok(Report {
-        measured: to.good - from.good,
-        bytes: to.bytes - from.bytes,
+        measured: to.counts[0].measured - from.counts[0].measured,
+        bytes: to.counts[0].bytes - from.counts[0].bytes,
         elapsed: to.at - from.at,
         server_cpu: to
             .server_cpu
             .zip(from.server_cpu)
             .map(|(to, from)| to.saturating_sub(from)),
         client_cpu: to.client_cpu.saturating_sub(from.client_cpu),
-        latency_ns: run.latency_ns,
+        told: main.workload.told(),
+        latency_ns: main.latency_ns,
         series: run.series.seconds,
-        finished: run.good + run.failed,
-        failed: run.failed,
-        revisions: (revision, after),
-        expected: run.expected,
+        finished,
+        failed,
+        revisions: (before, after),
+        expected,
+        beside: beside.collect(),
+        events: to.events - from.events,
+        drained,
     })
 }
 
@@ -163,225 +182,195 @@ pub fn revision(address: SocketAddr) -> io::Result<i64> {
     }
 }
 
+/// Waits until the store has come to a revision by itself; how long that took from `since`. It has to rise all the while.
+fn await_revision(address: SocketAddr, wanted: i64, since: Instant) -> io::Result<Duration> {
+    let (mut last, mut rose) = (0, Instant::now());
+    loop {
+        let now = revision(address)?;
+        if now >= wanted {
+            return Ok(since.elapsed());
+        }
+        if now > last {
+            (last, rose) = (now, Instant::now());
+        }
+        if rose.elapsed() > SILENCE {
+            let said = format!("the revision has stood at {now} for {SILENCE:?}, and {wanted} was expected");
+            return Err(io::Error::new(io::ErrorKind::TimedOut, said));
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
 fn silence() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, format!("no answer for {SILENCE:?}"))
 }
 
-impl Run<'_> {
-    /// Keeps the connections busy until the end, then lets the calls on their way end. Returns the measured part.
-    fn drive(&mut self, connections: &mut [Connection]) -> io::Result<(Mark, Mark)> {
-        let mut ready = Ready::new()?;
-        for (which, connection) in connections.iter().enumerate() {
-            ready.add(connection.wire.socket().as_fd(), which)?;
+impl<'a> Run<'a> {
+    fn open(options: &'a Options, parts: Vec<Part>, newest: i64) -> io::Result<Run<'a>> {
+        let opened = parts
+            .into_iter()
+            .enumerate()
+            .map(|(at, part)| Group::open(part, options.address, options.seed + ((at as u64) << 32)));
+        let groups = opened.collect::<io::Result<Vec<_>>>()?;
+        let watchers = Watchers::open(options.address, options.watchers)?;
+        let ready = Ready::new()?;
+        let mut places = Vec::new();
+        let sockets = groups.iter().enumerate().flat_map(|(group, each)| {
+            let connections = each.connections.iter().enumerate();
+            connections.map(move |(which, connection)| ((group, which), connection.wire.socket()))
+        });
+        let watching = watchers.connections.iter().enumerate();
+        let watching = watching.map(|(which, connection)| ((groups.len(), which), connection.wire.socket()));
+        for (place, socket) in sockets.chain(watching) {
+            ready.add(socket.as_fd(), places.len())?;
+            places.push(place);
         }
-        let mut full = vec![false; connections.len()];
-        let mut touched: Vec<usize> = (0..connections.len()).collect();
-        let mut events = Vec::new();
-        let mut clock = Clock::new(self.options);
+        Ok(Run {
+            options,
+            full: vec![false; places.len()],
+            groups,
+            watchers,
+            places,
+            ready,
+            series: Series::new(options.process)?,
+            newest,
+            began: None,
+            stopping: false,
+        })
+    }
+
+    /// Keeps the connections busy until the end, then lets the calls on their way end. Returns the measured part.
+    fn drive(&mut self) -> io::Result<(Mark, Mark)> {
         let (mut from, mut to) = (None, None);
+        let mut events = Vec::new();
         let mut heard = Instant::now();
         loop {
             let now = Instant::now();
-            if clock.began.is_none() && self.workload.is_prepared() {
-                clock.begin(now);
-                touched = (0..connections.len()).collect();
+            if self.began.is_none() && self.groups.iter().all(|group| group.workload.is_prepared()) {
+                self.began = Some(now);
+                self.groups.iter_mut().for_each(|group| group.begin(now));
             }
-            if from.is_none() && clock.is_warm(now) {
-                self.latency_ns.reset();
+            if from.is_none() && self.has_passed(now, true) {
+                self.groups.iter_mut().for_each(|group| group.latency_ns.reset());
                 from = Some(self.mark(now)?);
                 self.series.begin(now)?;
             }
             if from.is_some() && to.is_none() {
                 self.series.tick(now)?;
-                if clock.is_over(now) || self.exhausted && self.in_flight() == 0 {
+                if self.has_passed(now, false) {
                     to = Some(self.mark(now)?);
                     self.stopping = true;
                 }
             }
-            if let (true, Some(from), Some(to)) = (self.in_flight() == 0, from, to) {
-                return Ok((from, to));
+            let in_flight = self.in_flight();
+            if let (0, Some(from), Some(to)) = (in_flight, &from, &to)
+                && self.watchers.have(self.changes())?
+            {
+                return Ok((from.clone(), to.clone()));
             }
-            self.start_calls(connections, &mut touched, &mut clock, now)?;
-            for &which in &touched {
-                let connection = &mut connections[which];
-                connection.wire.flush()?;
-                if connection.wire.has_output() != full[which] {
-                    full[which] = connection.wire.has_output();
-                    ready.change(connection.wire.socket().as_fd(), which, full[which])?;
+            if !self.stopping {
+                for group in &mut self.groups {
+                    group.start_calls(self.began.is_some(), self.newest, now);
+                }
+                if self.groups[0].exhausted
+                    && self.began.is_some()
+                    && matches!(self.options.until, Until::Elapsed { .. })
+                {
+                    return Err(io::Error::other("the workload has no call to make"));
                 }
             }
-            touched.clear();
+            self.flush()?;
             events.clear();
-            ready.wait(clock.wait(self.in_flight(), self.stopping), &mut events)?;
-            if !events.is_empty() || self.in_flight() == 0 {
+            self.ready.wait(self.wait(), &mut events)?;
+            if !events.is_empty() || in_flight == 0 && self.watchers.count == 0 {
                 heard = Instant::now();
             } else if heard.elapsed() > SILENCE {
                 return Err(silence());
             }
-            for &(which, readable) in &events {
-                if readable {
-                    let first_slot = which * self.options.streams;
-                    connections[which].receive(&mut |call| self.count(first_slot, call))?;
-                }
-                touched.push(which);
-            }
+            self.receive(&events)?;
         }
     }
 
-    /// Starts what may start now; connections that got calls are in `touched` after.
-    fn start_calls(
-        &mut self,
-        connections: &mut [Connection],
-        touched: &mut Vec<usize>,
-        clock: &mut Clock,
-        now: Instant,
-    ) -> io::Result<()> {
-        if self.stopping {
-            return Ok(());
+    fn in_flight(&self) -> u64 {
+        self.groups.iter().map(Group::in_flight).sum()
+    }
+
+    fn changes(&self) -> u64 {
+        self.groups.iter().map(|group| group.counts.changes).sum()
+    }
+
+    /// Whether the warm-up has passed, or the whole run.
+    fn has_passed(&self, now: Instant, warm_up_only: bool) -> bool {
+        let Some(began) = self.began else { return false };
+        match self.options.until {
+            Until::Elapsed { warm_up, measured } => {
+                now - began >= warm_up + if warm_up_only { Duration::ZERO } else { measured }
+            }
+            Until::Exhausted => warm_up_only || self.groups[0].exhausted,
         }
-        if clock.interval.is_none() || clock.began.is_none() {
-            let mut waits = false;
-            for &which in &*touched {
-                while let Some(slot) = connections[which].free_slot(self.message_bytes_max) {
-                    if !self.start(&mut connections[which], which, slot, now) {
-                        waits = true;
-                        break;
-                    }
-                }
-            }
-            self.exhausted = waits && matches!(self.options.until, Until::Exhausted);
-            if waits && !self.exhausted && self.in_flight() == 0 && self.workload.is_prepared() && clock.began.is_some()
-            {
-                return Err(io::Error::other("the workload has no call to make"));
-            }
-            return Ok(());
+    }
+
+    /// Sends what the groups have queued.
+    fn flush(&mut self) -> io::Result<()> {
+        let mut first = 0;
+        for group in &mut self.groups {
+            group.flush(first, &mut self.full, &self.ready)?;
+            first += group.connections.len();
         }
-        // The next connection with room, in turn; what finds none stays due.
-        while clock.due <= now {
-            let found = (0..connections.len())
-                .map(|step| (clock.turn + step) % connections.len())
-                .find_map(|which| Some((which, connections[which].free_slot(self.message_bytes_max)?)));
-            let Some((which, slot)) = found else { break };
-            if !self.start(&mut connections[which], which, slot, clock.due) {
-                break;
-            }
-            clock.turn = which + 1;
-            clock.due += clock.interval.unwrap_or_default();
-            touched.push(which);
+        // Their windows and acknowledgements always find room.
+        for connection in &mut self.watchers.connections {
+            connection.wire.flush()?;
         }
         Ok(())
     }
 
-    #[inline]
-    fn start(&mut self, connection: &mut Connection, which: usize, slot: usize, began: Instant) -> bool {
-        let random = self.next_random();
-        let Some(call) = self.workload.next(which * self.options.streams + slot, random) else {
-            return false;
-        };
-        self.started += 1;
-        connection.start(slot, &self.recipes[call.recipe], call, self.random, began);
-        true
-    }
-
-    fn in_flight(&self) -> u64 {
-        self.started - self.good - self.failed
-    }
-
-    /// splitmix64.
-    #[inline]
-    fn next_random(&mut self) -> u64 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.random;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    #[inline]
-    fn count(&mut self, first_slot: usize, call: Finished) {
-        if !call.good {
-            self.failed += 1;
-            return;
+    fn receive(&mut self, events: &[(usize, bool)]) -> io::Result<()> {
+        for &(number, readable) in events {
+            let (at, which) = self.places[number];
+            if at == self.groups.len() {
+                self.watchers.receive(which)?;
+                continue;
+            }
+            let group = &mut self.groups[at];
+            if readable {
+                let series = &mut self.series;
+                let latency = (!self.stopping).then_some(|latency_ns| {
+                    if at == 0 {
+                        series.record(latency_ns);
+                    }
+                });
+                group.receive(which, &mut self.newest, latency)?;
+            }
+            group.touch(which);
         }
-        self.good += 1;
-        self.bytes += call.bytes;
-        self.expected += self.recipes[call.call.recipe].revisions;
-        self.workload.done(first_slot + call.slot, &call.call, &call.reply);
-        if !self.stopping {
-            let latency_ns = call.latency.as_nanos() as u64;
-            self.latency_ns.saturating_record(latency_ns);
-            self.series.record(latency_ns);
+        Ok(())
+    }
+
+    /// How long to sleep if no connection stirs.
+    fn wait(&self) -> Duration {
+        let longest = match (self.in_flight(), self.watchers.count, self.began) {
+            (0, 0, _) | (0, _, None) => Duration::ZERO,
+            _ => Duration::from_secs(1),
+        };
+        if self.stopping || self.began.is_none() {
+            return longest;
+        }
+        let due = self.groups.iter().filter_map(Group::next_due).min();
+        match due {
+            Some(due) => due
+                .saturating_duration_since(Instant::now())
+                .min(Duration::from_secs(1)),
+            None => longest,
         }
     }
 
     fn mark(&self, at: Instant) -> io::Result<Mark> {
         Ok(Mark {
             at,
-            good: self.good,
-            bytes: self.bytes,
+            counts: self.groups.iter().map(|group| group.counts).collect(),
+            events: self.watchers.events,
             server_cpu: self.options.process.map(cpu_time).transpose()?,
             client_cpu: cpu_time(std::process::id())?,
         })
-    }
-}
-
-/// When the measured part begins and ends, and when calls are due.
-struct Clock {
-    /// When the workload was prepared.
-    began: Option<Instant>,
-    warm_up: Duration,
-    whole: Option<Duration>,
-    /// Between two calls of an open loop.
-    interval: Option<Duration>,
-    due: Instant,
-    /// The connection that is asked first for room.
-    turn: usize,
-}
-
-impl Clock {
-    fn new(options: &Options) -> Self {
-        let (warm_up, whole) = match options.until {
-            Until::Elapsed { warm_up, measured } => (warm_up, Some(warm_up + measured)),
-            Until::Exhausted => (Duration::ZERO, None),
-        };
-        Self {
-            began: None,
-            warm_up,
-            whole,
-            interval: options.rate.map(|rate| Duration::from_secs_f64(1.0 / rate)),
-            due: Instant::now(),
-            turn: 0,
-        }
-    }
-
-    fn begin(&mut self, now: Instant) {
-        self.began = Some(now);
-        self.due = now;
-    }
-
-    fn is_warm(&self, now: Instant) -> bool {
-        self.began.is_some_and(|began| now - began >= self.warm_up)
-    }
-
-    fn is_over(&self, now: Instant) -> bool {
-        self.began
-            .zip(self.whole)
-            .is_some_and(|(began, whole)| now - began >= whole)
-    }
-
-    /// How long to sleep if no connection stirs.
-    fn wait(&self, in_flight: u64, stopping: bool) -> Duration {
-        let longest = if in_flight == 0 {
-            Duration::ZERO
-        } else {
-            Duration::from_secs(1)
-        };
-        match (self.began, self.interval) {
-            (Some(_), Some(_)) if !stopping => self
-                .due
-                .saturating_duration_since(Instant::now())
-                .min(Duration::from_secs(1)),
-            _ => longest,
-        }
     }
 }

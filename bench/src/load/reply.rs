@@ -9,6 +9,8 @@ pub struct Reply {
     /// Fields 2 and 3 where they are varints: a Txn's verdict, a lease's id and its time to live.
     pub second: u64,
     pub third: u64,
+    /// The revision of the last change of a get's key; 0 if there is no key, or its value did not come with it.
+    pub changed: i64,
 }
 
 impl Reply {
@@ -19,6 +21,8 @@ impl Reply {
         while let Some((field, after)) = field(rest) {
             match field {
                 (1, Value::Bytes(header)) => reply.revision = revision(header),
+                // Of `header` and of a `KeyValue` it is the same field.
+                (2, Value::Bytes(kv)) => reply.changed = revision(kv),
                 (2, Value::Number(number)) => reply.second = number,
                 (3, Value::Number(number)) => reply.third = number,
                 (4.., _) => break,
@@ -30,7 +34,7 @@ impl Reply {
     }
 }
 
-/// Field 3 of a response header.
+/// Field 3 of a response header, or of a key and its value.
 fn revision(header: &[u8]) -> i64 {
     let mut rest = header;
     while let Some((field, after)) = field(rest) {
@@ -80,7 +84,8 @@ fn varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
 mod tests {
     use super::*;
     use prost::Message;
-    use ringd::proto::etcdserverpb::{LeaseKeepAliveResponse, ResponseHeader, TxnResponse};
+    use ringd::proto::etcdserverpb::{LeaseKeepAliveResponse, RangeResponse, ResponseHeader, TxnResponse};
+    use ringd::proto::mvccpb::KeyValue;
 
     fn header(revision: i64) -> Option<ResponseHeader> {
         Some(ResponseHeader {
@@ -113,6 +118,27 @@ mod tests {
         };
         let reply = Reply::parse(&response.encode_to_vec());
         assert_eq!((reply.revision, reply.second, reply.third), (3, 99, 3600));
+    }
+
+    #[test]
+    fn a_get_tells_when_its_key_was_changed() {
+        let mut response = RangeResponse {
+            header: header(77),
+            kvs: vec![KeyValue {
+                key: "key".into(),
+                create_revision: 5,
+                mod_revision: 60,
+                version: 2,
+                value: vec![1; 300].into(),
+                lease: 0,
+            }],
+            more: false,
+            count: 1,
+        };
+        let reply = Reply::parse(&response.encode_to_vec());
+        assert_eq!((reply.revision, reply.changed), (77, 60));
+        response.kvs.clear();
+        assert_eq!(Reply::parse(&response.encode_to_vec()).changed, 0);
     }
 
     #[test]

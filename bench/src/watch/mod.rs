@@ -1,4 +1,4 @@
-//! `ringd-bench watch`: one writer and many watches. Each put stamps its value with the time at which it was made, so
+//! `ringd-bench watch`, `watch-latency` and `watch-get`: one writer and many watches. Each put stamps its value with the time at which it was made, so
 //! that an event tells how long it took from the put's start to its receipt.
 //!
 //! Closed loop: no more than `depth` puts are on their way whose events have not all arrived. With a rate the puts
@@ -6,7 +6,8 @@
 
 mod catch_up;
 mod event;
-mod streams;
+mod get;
+pub mod streams;
 
 use crate::load::connection::Connection;
 use crate::load::process::{self, cpu_time};
@@ -22,19 +23,24 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use streams::Streams;
 
-const USAGE: &str = "usage: ringd-bench watch [FLAG VALUE]...
-  one writer and many watches, each on one key; every watch's events are counted and looked at
-flags:
-  --address 127.0.0.1:2379   the server
+const USAGE: &str = "usage: ringd-bench watch|watch-latency|watch-get [FLAG VALUE]...
+  watch           one writer and many watches, each on one key; every watch's events are counted and looked at
+  watch-latency   the same with a hundred puts a second, and ten streams with ten watches each
+  watch-get       watches that start at the first of --events events of a key, and serializable gets, one at a time, until
+                  each has them all; the gets are measured
+flags, with etcd's names for them:
+  --address 127.0.0.1:2379   the server (--endpoints)
   --process PID              the server's process, for its CPU time and memory
-  --connections 16           that watch
-  --streams 64               on each connection
-  --watches 1                on each stream
-  --keys 1                   watched evenly and put in turn
-  --prev-kv 0                1 to ask for previous values
+  --connections 16           that watch (--conns); of watch-latency 1, of watch-get 1
+  --streams 64               on each connection; of watch-latency 10, of watch-get 1
+  --watches 1                on each stream (--watch-per-stream, --watchers-per-stream; --watchers: on all of them);
+                             of watch-latency 10, of watch-get 10000
+  --keys 1                   watched evenly and put in turn (--watched-key-total)
+  --prev-kv 0                1 to ask for previous values (--prevkv)
   --depth 4                  puts whose events have not all arrived
-  --rate 0                   puts a second, at even distances; 0 for as many as go with the depth
-  --value-bytes 256
+  --rate 0                   puts a second, at even distances; 0 for as many as go with the depth (--put-rate)
+  --value-bytes 256          (--val-size)
+  --events 8                 of watch-get
   --catch-up 0               1 to put nothing: each watch gets the whole history of every key, which has to be of
                              puts alone; --keys, --depth, --rate and --seconds mean nothing then
   --seconds 10               measured, after a fifth as long to warm up
@@ -62,10 +68,12 @@ struct Options {
     value_bytes: usize,
     measured: Duration,
     catch_up: bool,
+    events: u64,
 }
 
-fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, String> {
-    let mut options = Options {
+/// What a scenario does without flags.
+fn usual(scenario: &str) -> Options {
+    let options = Options {
         address: ([127, 0, 0, 1], 2379).into(),
         process: None,
         connections: 16,
@@ -78,21 +86,44 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, String>
         value_bytes: 256,
         measured: Duration::from_secs(10),
         catch_up: false,
+        events: 8,
     };
+    match scenario {
+        "watch-latency" => Options {
+            connections: 1,
+            streams: 10,
+            watches: 10,
+            rate: 100.0,
+            ..options
+        },
+        "watch-get" => Options {
+            connections: 1,
+            streams: 1,
+            watches: 10_000,
+            ..options
+        },
+        _ => options,
+    }
+}
+
+fn parse(mut options: Options, mut arguments: impl Iterator<Item = String>) -> Result<Options, String> {
+    let mut watchers = None;
     while let Some(flag) = arguments.next() {
         let value = arguments.next().ok_or_else(|| format!("{flag} needs a value"))?;
         match flag.as_str() {
-            "--address" => options.address = number(&flag, &value)?,
+            "--address" | "--endpoints" => options.address = number(&flag, &value)?,
             "--process" => options.process = Some(number(&flag, &value)?),
-            "--connections" => options.connections = number(&flag, &value)?,
+            "--connections" | "--conns" => options.connections = number(&flag, &value)?,
             "--streams" => options.streams = number(&flag, &value)?,
-            "--watches" => options.watches = number(&flag, &value)?,
-            "--keys" => options.keys = number(&flag, &value)?,
-            "--prev-kv" => options.prev_kv = number::<u8>(&flag, &value)? != 0,
+            "--watches" | "--watch-per-stream" | "--watchers-per-stream" => options.watches = number(&flag, &value)?,
+            "--keys" | "--watched-key-total" => options.keys = number(&flag, &value)?,
+            "--prev-kv" | "--prevkv" => options.prev_kv = value == "true" || number::<u8>(&flag, &value)? != 0,
             "--catch-up" => options.catch_up = number::<u8>(&flag, &value)? != 0,
             "--depth" => options.depth = number(&flag, &value)?,
-            "--rate" => options.rate = number(&flag, &value)?,
-            "--value-bytes" => options.value_bytes = number(&flag, &value)?,
+            "--rate" | "--put-rate" => options.rate = number(&flag, &value)?,
+            "--value-bytes" | "--val-size" => options.value_bytes = number(&flag, &value)?,
+            "--watchers" => watchers = Some(number::<usize>(&flag, &value)?),
+            "--events" => options.events = number(&flag, &value)?,
             "--seconds" => {
                 let seconds = number(&flag, &value)?;
                 options.measured = Duration::try_from_secs_f64(seconds).map_err(|error| format!("{flag}: {error}"))?;
@@ -100,6 +131,20 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, String>
             _ => return Err(format!("there is no flag {flag}")),
         }
     }
+    if let Some(watchers) = watchers {
+        let streams = options.connections * options.streams;
+        if streams == 0 || !watchers.is_multiple_of(streams) {
+            return Err(format!(
+                "{watchers} watchers can't be spread evenly over {streams} streams"
+            ));
+        }
+        options.watches = watchers / streams;
+    }
+    check(&options)?;
+    Ok(options)
+}
+
+fn check(options: &Options) -> Result<(), String> {
     let watches = (options.connections * options.streams * options.watches) as u64;
     if options.keys == 0 || watches == 0 || !watches.is_multiple_of(options.keys) {
         return Err(format!(
@@ -110,23 +155,28 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, String>
     if !(1..=WRITES as u64).contains(&options.depth) || !(8..=16_000).contains(&options.value_bytes) {
         return Err(format!("depth is 1 to {WRITES}, and values have 8 to 16000 bytes"));
     }
-    Ok(options)
+    if options.events == 0 {
+        return Err("a watch gets an event at least".into());
+    }
+    Ok(())
 }
 
 /// Does what the command line says, if it is about watches.
 pub fn main() -> Option<ExitCode> {
     let mut arguments = std::env::args().skip(1);
-    arguments.next().filter(|command| command == "watch")?;
-    let options = match parse(arguments) {
+    let names = ["watch", "watch-latency", "watch-get"];
+    let scenario = arguments.next().filter(|command| names.contains(&command.as_str()))?;
+    let options = match parse(usual(&scenario), arguments) {
         Ok(options) => options,
         Err(error) => {
             eprintln!("ringd-bench: {error}\n{USAGE}");
             return Some(ExitCode::from(2));
         }
     };
-    let outcome = match options.catch_up {
-        true => catch_up::run(&options),
-        false => run(&options),
+    let outcome = match (options.catch_up, scenario.as_str()) {
+        (true, _) => catch_up::run(&options),
+        (false, "watch-get") => get::run(&options),
+        (false, _) => run(&options),
     };
     Some(match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -384,7 +434,7 @@ mod tests {
     use super::*;
 
     fn options(text: &str) -> Result<Options, String> {
-        parse(text.split_whitespace().map(str::to_string))
+        parse(usual("watch"), text.split_whitespace().map(str::to_string))
     }
 
     #[test]
@@ -402,6 +452,7 @@ mod tests {
             "--what 1",
             "--rate",
             "--seconds -1",
+            "--watchers 1023",
         ] {
             assert!(options(wrong).is_err(), "{wrong}");
         }

@@ -150,7 +150,8 @@ impl Stream {
     fn message(&mut self, message: &[u8], event: &mut impl FnMut(Event<'_>)) -> io::Result<bool> {
         let (mut first, mut last) = (u64::MAX, 0);
         let read = event::read(message, |found| {
-            let rises = found.mod_revision > last;
+            // The changes of one revision come in one message.
+            let rises = found.mod_revision >= last;
             first = if rises { first.min(found.mod_revision) } else { 0 };
             last = found.mod_revision;
             event(found);
