@@ -17,15 +17,15 @@ scenarios; keys are random unless said, and calls unary:
   mixed            puts and gets
   txn-put          Txns that put --txn-ops keys
   txn-mixed        Txns that put --txn-ops keys, and Txns that get one key, or --limit of them
-  stm              software transactions as etcd's clients make them: --keys-per-txn keys are read, and --txn-wr-percent of
-                   them put if none was changed meanwhile, else all of it again; each counts as one call
+  stm              software transactions as etcd's clients make them: --keys-per-txn keys are read, and --txn-wr-percent
+                   of them put if none was changed meanwhile, else all of it again; each counts as one call
   range            lists of all keys; with --limit parts of them, with --prefix-digits those with a common prefix, with
                    --paginate 1 page by page at one revision, a whole list counting as one call
   lease-grant      new leases
   lease-keepalive  renews --keys leases, granted first, each slot on a stream of its own
   lease-churn      grants a lease, puts a key with it, revokes it
-  lease-flood      --keys leases of two seconds, each granted and given a key, which counts as one call; then waits until
-                   the server has ended all of them
+  lease-flood      --keys leases of two seconds, each granted and given a key, which counts as one call; then waits
+                   until the server has ended all of them
   heartbeats       --keys nodes renew their objects in turn, by a Txn on the last revision; made first; with --every S
                    each of them every S seconds, which is an open loop
   churn            pods: create, three updates, delete, each by a Txn on the last revision, and gets in between; ten

@@ -182,7 +182,7 @@ pub fn revision(address: SocketAddr) -> io::Result<i64> {
     }
 }
 
-/// Waits until the store has come to a revision by itself; how long that took from `since`. It has to rise all the while.
+/// Waits until the store has come to a revision by itself; how long that took from `since`. It has to go on rising.
 fn await_revision(address: SocketAddr, wanted: i64, since: Instant) -> io::Result<Duration> {
     let (mut last, mut rose) = (0, Instant::now());
     loop {

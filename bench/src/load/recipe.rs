@@ -246,7 +246,7 @@ impl Recipe {
     }
 
     /// The end of a software transaction, as etcd's `concurrency.STM` commits it: if none of `keys` keys from the
-    /// call's on was changed behind the revisions in its numbers, the first `writes` of them are put; else all are read.
+    /// call's on was changed behind the revisions in its numbers, the first `writes` are put; else all are read.
     pub fn stm_commit(keys: usize, writes: usize, value_bytes: usize) -> Self {
         let compares = (0..keys).map(unchanged).collect();
         let puts = (0..writes as u64).map(|at| Request::RequestPut(put(at, value_bytes, 0)));

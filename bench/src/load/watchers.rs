@@ -1,5 +1,5 @@
-//! Watches held beside a load, on all of its keys and with previous values, each on a stream of its own. Every change has
-//! to reach each of them, once and in order.
+//! Watches held beside a load, on all of its keys and with previous values, each on a stream of its own. Every change
+//! has to reach each of them, once and in order.
 
 use super::recipe::{KEYS_END, key_of};
 use super::{SILENCE, ready::Ready, silence};

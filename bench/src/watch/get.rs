@@ -1,5 +1,5 @@
-//! Gets while watches catch up, as etcd's `benchmark watch-get` makes them: watches of one key start at the first of a few
-//! events, and meanwhile a client makes serializable gets, one at a time, until each watch has every event.
+//! Gets while watches catch up, as etcd's `benchmark watch-get` makes them: watches of one key start at the first of a
+//! few events, and meanwhile a client makes serializable gets, one at a time, until each watch has every event.
 
 use super::streams::Streams;
 use super::{Options, SILENCE, await_any};

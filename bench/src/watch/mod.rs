@@ -1,5 +1,5 @@
-//! `ringd-bench watch`, `watch-latency` and `watch-get`: one writer and many watches. Each put stamps its value with the time at which it was made, so
-//! that an event tells how long it took from the put's start to its receipt.
+//! `ringd-bench watch`, `watch-latency` and `watch-get`: one writer and many watches. Each put stamps its value
+//! with the time at which it was made, so that an event tells how long it took from the put's start to its receipt.
 //!
 //! Closed loop: no more than `depth` puts are on their way whose events have not all arrived. With a rate the puts
 //! start at even distances instead, `depth` or not, and the time counts from when a put was due.
@@ -26,8 +26,8 @@ use streams::Streams;
 const USAGE: &str = "usage: ringd-bench watch|watch-latency|watch-get [FLAG VALUE]...
   watch           one writer and many watches, each on one key; every watch's events are counted and looked at
   watch-latency   the same with a hundred puts a second, and ten streams with ten watches each
-  watch-get       watches that start at the first of --events events of a key, and serializable gets, one at a time, until
-                  each has them all; the gets are measured
+  watch-get       watches that start at the first of --events events of a key, and serializable gets, one at a time,
+                  until each has them all; the gets are measured
 flags, with etcd's names for them:
   --address 127.0.0.1:2379   the server (--endpoints)
   --process PID              the server's process, for its CPU time and memory

@@ -30,9 +30,9 @@ impl Workload for Lists {
     }
 }
 
-/// Groups of slots that go through all keys again and again, each slot through its part, page by page at the revision of
-/// its first page; and, to `watch`, then ask for what comes behind that revision. A group counts as one call, which has
-/// ended when all of its slots have. Watches live until their slot begins anew.
+/// Groups of slots that go through all keys again and again, each slot through its part, page by page at the revision
+/// of its first page; and, to `watch`, then ask for what comes behind that revision. A group counts as one call, which
+/// has ended when all of its slots have. Watches live until their slot begins anew.
 pub struct Relist {
     recipes: Vec<Recipe>,
     /// Slots of a group, and keys of a slot's part.

@@ -1,5 +1,5 @@
-//! Software transactions, as etcd's `concurrency.STM` makes them with its isolation "repeatable reads": keys are read one
-//! by one, then a Txn writes if none of them was changed. One that was changed meanwhile is tried again.
+//! Software transactions, as etcd's `concurrency.STM` makes them with its isolation "repeatable reads": keys are read
+//! one by one, then a Txn writes if none of them was changed. One that was changed meanwhile is tried again.
 
 use super::{Counts, Turn, Workload};
 use crate::load::recipe::{Call, NUMBERS_PER_CALL, Recipe};
