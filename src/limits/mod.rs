@@ -305,6 +305,15 @@ pub const APPLY_SLICE_COST: usize = 128;
 /// The largest main revision that a stored record may claim: room for 2^16 more is left above it.
 pub const RESTORE_REVISION_MAX: i64 = i64::MAX - (1 << 16);
 
+// state::backend.
+
+/// Bytes of a database file that an export hands out at a time, or one record if that is longer.
+pub const EXPORT_CHUNK_BYTES: usize = 64 << 10;
+/// Bytes of records and rows that an import gathers for one checkpoint, or one record if that is longer.
+pub const IMPORT_BATCH_BYTES: usize = 16 << 20;
+/// Names of unknown rows that an import keeps to tell of them.
+pub const IMPORT_SKIPPED_MAX: usize = 16;
+
 // api.
 
 /// The lane of requests to the log core.

@@ -50,11 +50,16 @@ impl<'a> KeyValueView<'a> {
 
     /// Bytes that `encode` will write.
     pub fn encoded_length(&self) -> usize {
-        bytes_length(self.key)
+        self.encoded_length_with(self.value.len())
+    }
+
+    /// Bytes that `encode` would write if the value had this length.
+    pub fn encoded_length_with(&self, value_length: usize) -> usize {
+        bytes_length(self.key.len())
             + integer_length(self.create_revision)
             + integer_length(self.mod_revision)
             + integer_length(self.version)
-            + bytes_length(self.value)
+            + bytes_length(value_length)
             + integer_length(self.lease)
     }
 
@@ -121,11 +126,11 @@ fn take_bytes<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
     Some(taken)
 }
 
-fn bytes_length(bytes: &[u8]) -> usize {
-    if bytes.is_empty() {
+fn bytes_length(length: usize) -> usize {
+    if length == 0 {
         0
     } else {
-        1 + varint_length(bytes.len() as u64) + bytes.len()
+        1 + varint_length(length as u64) + length
     }
 }
 

@@ -14,17 +14,13 @@ use crate::proto::etcdserverpb::AlarmMember;
 use crate::proto::leasepb;
 use crate::state::State;
 use crate::state::alarm::Alarms;
+use crate::state::backend::names::{CLUSTER_VERSION, DOWNGRADE, FINISHED_COMPACTION, SCHEDULED_COMPACTION};
 use crate::state::compaction::Compaction;
 use crate::state::lease::{Lessor, LessorConfig};
 use crate::state::members::Members;
 use crate::state::read::for_each;
 use prost::Message;
 use std::ops::ControlFlow;
-
-const CLUSTER_VERSION: &[u8] = b"clusterVersion";
-const DOWNGRADE: &[u8] = b"downgrade";
-const SCHEDULED_COMPACTION: &[u8] = b"scheduledCompactRev";
-const FINISHED_COMPACTION: &[u8] = b"finishedCompactRev";
 
 /// One change of a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,12 +3,10 @@
 //! Who votes is raft's; this is what members say of themselves and what clients are told.
 
 use crate::proto::membershippb::{ClusterMemberAttrSetRequest, ClusterVersionSetRequest, DowngradeInfoSetRequest};
+use crate::state::backend::names::REMOVED;
 use crate::state::error::StateError;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// The stored value of a removed member's id.
-pub const REMOVED: &[u8] = b"removed";
 
 /// A member, as etcd keeps it in JSON.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -105,7 +103,7 @@ impl Members {
     }
 
     pub(crate) fn set_version(&mut self, request: &ClusterVersionSetRequest) -> Result<(), StateError> {
-        if !is_version(&request.ver) {
+        if parse_version(&request.ver).is_none() {
             return Err(StateError::BadVersion(request.ver.clone()));
         }
         self.version = Some(request.ver.clone());
@@ -140,7 +138,8 @@ impl Members {
     }
 
     pub(crate) fn restore_version(&mut self, value: &[u8]) -> Result<(), &'static str> {
-        let version = std::str::from_utf8(value).ok().filter(|version| is_version(version));
+        let version = std::str::from_utf8(value).ok();
+        let version = version.filter(|version| parse_version(version).is_some());
         self.version = Some(version.ok_or("a cluster version that is none")?.into());
         Ok(())
     }
@@ -174,7 +173,7 @@ impl Members {
 }
 
 /// JSON as Go writes it, which escapes what HTML would misunderstand.
-fn json(value: &impl Serialize) -> Vec<u8> {
+pub(crate) fn json(value: &impl Serialize) -> Vec<u8> {
     let text = serde_json::to_string(value).expect("strings, numbers and lists have a JSON form");
     let escaped = text
         .replace('&', "\\u0026")
@@ -183,14 +182,13 @@ fn json(value: &impl Serialize) -> Vec<u8> {
     escaped.into_bytes()
 }
 
-fn is_version(text: &str) -> bool {
-    let release = text.split(['-', '+']).next().unwrap_or_default();
-    let mut parts = 0;
-    let numbers = release.split('.').all(|part| {
-        parts += 1;
-        part.parse::<u32>().is_ok() && !part.starts_with('+')
-    });
-    numbers && parts == 3
+/// The numbers of a version, `major.minor.patch` with anything behind `-` or `+`; `None` if it is none.
+pub(crate) fn parse_version(text: &str) -> Option<[u32; 3]> {
+    let release = text.split(['-', '+']).next()?;
+    let mut parts = release.split('.');
+    let mut number = || parts.next().filter(|part| !part.starts_with('+'))?.parse().ok();
+    let numbers = [number()?, number()?, number()?];
+    parts.next().is_none().then_some(numbers)
 }
 
 #[cfg(test)]
