@@ -7,6 +7,8 @@
 mod alarms;
 #[path = "differential/answers.rs"]
 mod answers;
+#[path = "differential/backend.rs"]
+mod backend;
 #[path = "differential/canaries.rs"]
 mod canaries;
 #[path = "differential/damage.rs"]

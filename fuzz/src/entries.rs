@@ -7,6 +7,7 @@ use prost::Message;
 use ringd::proto::schema::Described;
 use ringd::proto::{etcdserverpb as pb, health};
 use ringd::raft::transport;
+use ringd::state::backend;
 use ringd::state::depth;
 use ringd::state::{StateError, validate};
 use ringd::{bbolt, grpc, http, pages, wal};
@@ -51,6 +52,10 @@ pub const ENTRIES: &[Entry] = &[
     entry("bbolt_file", 65_536, |input| {
         bbolt::fuzz::file(input);
         bbolt::fuzz::sealed_file(input);
+    }),
+    entry("backend_row", 1_024, backend::fuzz::row),
+    entry("backend_import", 65_536, |input| {
+        backend::fuzz::import(input);
     }),
 ];
 

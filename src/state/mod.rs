@@ -6,7 +6,7 @@
 //! and handed in), and nothing else of the member it runs on, so that equal entries make equal states everywhere.
 //!
 //! The rest of the room is shared with the cores that serve reads: `validate` and `depth` (requests), `range`, `plan`
-//! and `compare` (evaluation on an index), `hash`. `backend` makes etcd's database file of a store, and a store of that.
+//! and `compare` (evaluation on an index), `hash`. `backend` makes etcd's database of a store, and a store of that.
 
 pub mod alarm;
 pub mod apply;

@@ -281,6 +281,19 @@ impl Pair {
         .await
     }
 
+    /// Both servers: the subject, then the reference.
+    pub fn servers(&self) -> [&Server; 2] {
+        [&self.subject.server, &self.reference.server]
+    }
+
+    /// Ends both servers, for looking at what they leave.
+    pub fn stop(&mut self) -> [&mut Server; 2] {
+        [&mut self.subject, &mut self.reference].map(|side| {
+            side.server.stop();
+            &mut side.server
+        })
+    }
+
     /// The first watch stream of both servers: of the subject, then of the reference.
     pub fn streams(&mut self) -> [&mut Watching; 2] {
         [&mut self.subject.watching[0], &mut self.reference.watching[0]]

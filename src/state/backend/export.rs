@@ -1,8 +1,8 @@
 //! A root of the page store as etcd's database file, in chunks.
 //!
 //! The root is walked twice (DESIGN 12 (25)): with the heads of records only, which gives the file's length, and with
-//! their values, which gives its bytes. Each step does a bounded piece and goes on where the last one stopped, so that it can
-//! run beside everything else a core does; while the export lives it pins the root.
+//! their values, which gives its bytes. Each step does a bounded piece and goes on where the last one stopped, so that
+//! it can run beside everything else a core does; while the export lives it pins the root.
 //!
 //! The file is the state as of the root, that is as of its applied index: what came later is not in it. Records that a
 //! compaction has removed and no checkpoint has deleted yet are in it; whoever opens the file drops them by the
@@ -89,6 +89,9 @@ enum Rows {
     Records(RecordScan),
     None,
 }
+
+/// A key and a value.
+type Pair = (Vec<u8>, Vec<u8>);
 
 const START: Walk = Walk { bucket: 0, rows: None };
 
@@ -229,7 +232,7 @@ impl Export {
     }
 
     /// The rows of a bucket whose keys are fixed, sorted.
-    fn fixed_rows(&self, cache: &mut PageCache, name: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, ExportError> {
+    fn fixed_rows(&self, cache: &mut PageCache, name: &[u8]) -> Result<Vec<Pair>, ExportError> {
         let stored: &[&[u8]] = match name {
             names::AUTH => &[names::AUTH_ENABLED, names::AUTH_REVISION],
             names::CLUSTER => &[names::CLUSTER_VERSION, names::DOWNGRADE],
@@ -241,6 +244,11 @@ impl Export {
             if let Some(value) = self.root.get(cache, TreeId::Meta, key)? {
                 rows.push((key.to_vec(), value.to_vec()));
             }
+        }
+        if name == names::AUTH && !rows.iter().any(|(key, _)| key == names::AUTH_REVISION) {
+            // etcd's before authentication was ever turned on.
+            let (_, key, value) = Row::AuthRevision(1).encode();
+            rows.push((key, value));
         }
         if name == names::META {
             let fields = self.root.fields();

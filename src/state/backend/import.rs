@@ -2,9 +2,9 @@
 //!
 //! The file is read in order, and what is in it goes into the page store in checkpoints of bounded size; it is not
 //! changed. Every pair is checked for what it means. The commits on the way say nothing of the log (applied index 0),
-//! the last one does, and it is made twice, so that both meta pages name the whole. The page file is made under a temporary
-//! name: only when [`ImportProgress::Done`] was returned everything is durable under it, and renaming it is the
-//! caller's (DESIGN 12 (9)).
+//! the last one does, and it is made twice, so that both meta pages name the whole. The page file is made under a
+//! temporary name: only when [`ImportProgress::Done`] was returned everything is durable under it, and renaming it is
+//! the caller's (DESIGN 12 (9)).
 //!
 //! Blocking: each step reads and writes a batch. Not for the log core's loop.
 
@@ -97,8 +97,8 @@ pub struct Import {
     file: bbolt::File,
     source: DiskFile,
     store: PageStore,
-    /// The buckets not read yet, the next one last.
-    buckets: Vec<(Vec<u8>, Bucket)>,
+    /// The buckets not read yet.
+    buckets: std::vec::IntoIter<(Vec<u8>, Bucket)>,
     /// The bucket that is being read.
     current: Option<(Vec<u8>, Cursor)>,
     found: Found,
@@ -138,7 +138,7 @@ impl Import {
                 file,
                 source,
                 store,
-                buckets,
+                buckets: buckets.into_iter(),
                 current: None,
                 found: Found::default(),
                 batch: Batch::default(),
@@ -178,7 +178,7 @@ impl Import {
             .map(|(name, bucket)| (name.to_vec(), bucket))
             .collect();
         // What may make it unreadable comes first, the long part last.
-        buckets.sort_by_key(|(name, _)| (name == names::META, name != names::KEY));
+        buckets.sort_by_key(|(name, _)| (name == names::KEY, name != names::META));
         let store = PageStore::create(disk, pages, options)?;
         Ok((name, file, store, buckets))
     }
@@ -256,7 +256,7 @@ impl Import {
     fn read(&mut self, disk: &mut dyn Disk) -> Result<bool, ImportError> {
         loop {
             let Some((bucket, cursor)) = &mut self.current else {
-                let Some((name, bucket)) = self.buckets.pop() else {
+                let Some((name, bucket)) = self.buckets.next() else {
                     return Ok(false);
                 };
                 self.current = Some((name, self.file.cursor(&bucket)));

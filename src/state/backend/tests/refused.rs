@@ -1,8 +1,11 @@
 //! Database files that are not taken over, and what is said of them.
 
 use super::*;
+use crate::mvcc::record::KeyValueView;
 use crate::mvcc::revision::Revision;
 use crate::proto::authpb;
+use proptest::collection::vec;
+use proptest::prelude::*;
 
 fn key(main: i64, tombstone: bool) -> Vec<u8> {
     let (bytes, length) = Revision::new(main, 0).to_bytes(tombstone);
@@ -39,90 +42,69 @@ fn refusal(bucket: &[u8], key: &[u8], value: &[u8]) -> String {
     import_with(bucket, key, value).unwrap_err()
 }
 
+/// Expects that a pair is refused with this reason.
+fn expect(bucket: &str, key: &[u8], value: &[u8], reason: &str) {
+    let message = refusal(bucket.as_bytes(), key, value);
+    let place = format!("/snapshot.db: bucket {bucket} has ");
+    let end = format!(" under key {}", key.escape_ascii());
+    assert!(message.starts_with(&place) && message.ends_with(&end), "{message}");
+    assert!(message.contains(reason), "{message}, not {reason}");
+}
+
 #[test]
-fn pairs_that_cannot_be_right_are_named() {
-    let cases: &[(&[u8], &[u8], &[u8], &str)] = &[
-        (
-            b"key",
-            b"x",
-            b"",
-            "bucket key has a record that has no revision under key x",
-        ),
-        (b"key", &key(2, false), b"\x0a", "a record that is no mvccpb.KeyValue"),
-        (
-            b"key",
-            &key(2, false),
-            b"\x0a\x01k\x10\x02\x18\x03\x20\x01",
-            "a record that contradicts itself",
-        ),
-        (
-            b"key",
-            &key(2, false),
-            b"\x10\x02\x18\x02\x20\x01",
-            "a record that contradicts itself",
-        ),
-        (
-            b"key",
-            &key(2, true),
-            b"\x0a\x01k\x10\x02",
-            "a record that contradicts itself",
-        ),
-        (b"key", &key(0, true), b"\x0a\x01k", "an impossible revision"),
-        (b"key", &key(i64::MAX, true), b"\x0a\x01k", "an impossible revision"),
-        (b"key", &key(-2, true), b"\x0a\x01k", "an impossible revision"),
-        (b"lease", b"\0\0\0\0\0\0\0\x05", b"\x08\x06", "a lease of another id"),
-        (b"alarm", b"\xff", b"", "an alarm that is no AlarmMember"),
-        (
-            b"members",
-            b"A",
-            b"{\"id\":10,\"peerURLs\":[]}",
-            "a member id that is no hexadecimal number",
-        ),
-        (
-            b"members",
-            b"a",
-            b"{\"id\":11,\"peerURLs\":[]}",
-            "a member of another id",
-        ),
-        (
-            b"members_removed",
-            b"+a",
-            b"removed",
-            "a member id that is no hexadecimal number",
-        ),
-        (b"cluster", b"clusterVersion", b"3.x", "a version that is none"),
-        (b"meta", b"term", b"3", "a number that has not eight bytes"),
-        (b"meta", b"confState", b"{}", "a membership without voters"),
-        (
-            b"meta",
-            b"confState",
-            b"{\"voters\":[1],\"voters_outgoing\":[1]}",
-            "in the middle of a change",
-        ),
-        (
-            b"meta",
-            b"scheduledCompactRev",
-            b"\0",
-            "a compaction mark that is no revision",
-        ),
-        (b"meta", b"storageVersion", b"3.8.0", "a storage version newer than 3.7"),
-        (b"auth", b"authEnabled", b"\x01", "authentication turned on"),
-        (b"authUsers", b"root", b"\x0a\x04root", "a user or role"),
-    ];
-    for (bucket, key, value, reason) in cases {
-        let message = refusal(bucket, key, value);
-        assert!(
-            message.starts_with("/snapshot.db: bucket ") && message.contains(reason),
-            "{message}, not {reason}"
-        );
+fn records_that_cannot_be_right_are_named() {
+    let expect = |key: &[u8], value: &[u8], reason| expect("key", key, value, reason);
+    expect(b"x", b"", "a record that has no revision");
+    expect(&key(2, false), b"\x0a", "a record that is no mvccpb.KeyValue");
+    let contradiction = "a record that contradicts itself";
+    expect(&key(2, false), b"\x0a\x01k\x10\x02\x18\x03\x20\x01", contradiction);
+    expect(&key(2, false), b"\x0a\x01k\x10\x03\x18\x02\x20\x01", contradiction);
+    expect(&key(2, false), b"\x0a\x01k\x10\x02\x18\x02", contradiction);
+    expect(&key(2, false), b"\x10\x02\x18\x02\x20\x01", contradiction);
+    expect(&key(2, true), b"\x0a\x01k\x10\x02", contradiction);
+    for main in [0, -2, i64::MIN, i64::MAX] {
+        expect(&key(main, true), b"\x0a\x01k", "an impossible revision");
     }
-    let many: Vec<u64> = (0..2_000).collect();
-    let text = serde_json::to_vec(&ConfState {
-        voters: many,
+}
+
+#[test]
+fn rows_that_cannot_be_right_are_named() {
+    expect("lease", b"\0\0\0\0\0\0\0\x05", b"\x08\x06", "a lease of another id");
+    expect("alarm", b"\xff", b"", "an alarm that is no AlarmMember");
+    let no_id = "a member id that is no hexadecimal number";
+    expect("members", b"A", b"{\"id\":10,\"peerURLs\":[]}", no_id);
+    expect("members", b"0a", b"{\"id\":10,\"peerURLs\":[]}", no_id);
+    expect(
+        "members",
+        b"a",
+        b"{\"id\":11,\"peerURLs\":[]}",
+        "a member of another id",
+    );
+    expect("members_removed", b"+a", b"removed", no_id);
+    expect("cluster", b"clusterVersion", b"3.x", "a version that is none");
+    expect("meta", b"term", b"3", "a number that has not eight bytes");
+    expect(
+        "meta",
+        b"scheduledCompactRev",
+        b"\0",
+        "a compaction mark that is no revision",
+    );
+    expect("meta", b"storageVersion", b"3.8.0", "a storage version newer than 3.7");
+    expect("auth", b"authEnabled", b"\x01", "authentication turned on");
+    expect("authUsers", b"root", b"\x0a\x04root", "a user or role");
+}
+
+#[test]
+fn memberships_that_cannot_be_taken_over_are_named() {
+    let expect = |value: &[u8], reason| expect("meta", b"confState", value, reason);
+    expect(b"{", "a membership that is not etcd's JSON");
+    expect(b"{}", "a membership without voters");
+    expect(b"{\"voters\":[1],\"voters_outgoing\":[1]}", "in the middle of a change");
+    let many = ConfState {
+        voters: (0..2_000).collect(),
         ..Default::default()
-    })
-    .unwrap();
-    assert!(refusal(b"meta", b"confState", &text).contains("too long for a page file"));
+    };
+    expect(&many.to_membership(), "too long for a page file");
 }
 
 #[test]
@@ -201,5 +183,71 @@ fn rows_come_back_from_their_bytes() {
     ] {
         let (bucket, key, value) = row.encode();
         assert_eq!(Row::decode(bucket, &key, &value), Ok(Some(row)));
+    }
+}
+
+/// A sound database: puts and deletions, and a few rows.
+fn sound() -> Vec<u8> {
+    let mut contents: Contents = names::BUCKETS.map(|name| (name.to_vec(), BTreeMap::new())).into();
+    let records = contents.get_mut(names::KEY).unwrap();
+    for main in 2..400 {
+        let mut value = Vec::new();
+        let is_put = main % 3 > 0;
+        let fields = KeyValueView {
+            key: b"some key",
+            value: b"some value",
+            create_revision: main,
+            mod_revision: main,
+            version: 1,
+            ..Default::default()
+        };
+        match is_put {
+            true => fields.encode(&mut value),
+            false => value.extend_from_slice(b"\x0a\x08some key"),
+        }
+        records.insert(key(main, !is_put), value);
+    }
+    let lease = Lease {
+        id: 5,
+        ttl: 60,
+        remaining_ttl: 0,
+    };
+    let rows = [
+        Row::Lease(lease),
+        Row::Term(3),
+        Row::RemovedMember(5),
+        Row::AuthRevision(1),
+    ];
+    for (bucket, key, value) in rows.map(|row| row.encode()) {
+        contents.get_mut(bucket).unwrap().insert(key, value);
+    }
+    database(&contents)
+}
+
+#[test]
+fn a_sound_database_is_taken() {
+    assert!(fuzz::import(&sound()));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn a_changed_database_does_no_harm(
+        changes in vec((any::<prop::sample::Index>(), any::<u8>()), 1..6), in_front in any::<bool>(),
+    ) {
+        static SOUND: std::sync::LazyLock<Vec<u8>> = std::sync::LazyLock::new(sound);
+        let mut file = SOUND.clone();
+        for (at, byte) in changes {
+            // Elements are in front of a page, and its data behind.
+            let at = at.index(file.len());
+            file[if in_front { at / 4096 * 4096 + at % 300 } else { at }] = byte;
+        }
+        fuzz::import(&file);
+    }
+
+    #[test]
+    fn arbitrary_rows_do_no_harm(bytes in vec(any::<u8>(), 0..60)) {
+        fuzz::row(&bytes);
     }
 }
