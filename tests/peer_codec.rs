@@ -1,5 +1,6 @@
 //! What peers send each other against etcd's own code: it reads what ringd writes and writes the same again; ringd
-//! reads what it writes. `tests/peer-codec` is the Go program on etcd's `rafthttp`; `go` builds it when the tests start.
+//! reads what it writes. `tests/peer-codec` is the Go program on etcd's `rafthttp`, which `go` builds when the tests
+//! start.
 
 use bytes::Bytes;
 use raft::eraftpb::{Entry, Message, MessageType};

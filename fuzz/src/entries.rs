@@ -57,6 +57,7 @@ pub const ENTRIES: &[Entry] = &[
     entry("backend_import", 65_536, |input| {
         backend::fuzz::import(input);
     }),
+    entry("peer_gate", 4_096, transport::fuzz::gate),
 ];
 
 /// The beginning of a page file; the rest of its first piece of 2 MiB is zeros.

@@ -7,4 +7,5 @@
 mod arbitrary;
 pub mod codec;
 pub mod fuzz;
+pub mod gate;
 pub mod wire;

@@ -1,7 +1,12 @@
 //! Entry points of the fuzzers (`fuzz/src/entries.rs`): any bytes, and no panic.
 
+pub(super) mod drawn;
+pub(super) mod member;
+
+use self::drawn::Drawn;
+use self::member::Member;
 use super::codec::{AppendDecoder, AppendEncoder, Item, MessageDecoder, encode_message};
-use super::wire;
+use super::{gate, wire};
 use bytes::Bytes;
 use raft::eraftpb::Message;
 
@@ -74,4 +79,44 @@ fn append_stream(stream: &[u8], length: usize) -> Vec<Message> {
         }
     }
     messages
+}
+
+/// A member of three voters and a learner, in a life of its own and under messages of all sorts that came through the
+/// gate. raft must not panic.
+pub fn gate(input: &[u8]) {
+    let mut drawn = Drawn(input);
+    let mut member = match drawn.byte() % 4 {
+        // One that joins, and knows of nobody.
+        0 => Member::new(1, &[], &[]),
+        1 => Member::new(1, &[1, 2], &[]),
+        2 => Member::new(1, &[2, 3], &[1]),
+        _ => Member::new(1, &[1, 2, 3], &[4]),
+    };
+    while !drawn.0.is_empty() && !member.stopped {
+        match drawn.byte() {
+            0..=15 => member.tick(),
+            16..=23 => (0..12).for_each(|_| member.tick()),
+            24..=39 => member.persist(),
+            40..=47 => member.persist_all(),
+            48..=63 => member.apply(),
+            64..=71 => {
+                let entry = drawn.entry(0, 0);
+                // What a member proposes itself is sound.
+                if gate::is_sound(&entry) {
+                    member.propose(entry);
+                }
+            }
+            72..=79 => member.elect(),
+            _ => {
+                let message = drawn.message(&member);
+                // A refusal is fine.
+                let _ = member.receive(message);
+            }
+        }
+        member.turn();
+        if member.sent.len() > 64 {
+            member.sent.clear();
+        }
+        assert!(member.raw.raft.raft_log.committed <= member.raw.raft.raft_log.last_index());
+    }
 }
