@@ -1,9 +1,10 @@
 //! Which messages of peers raft may see.
 //!
 //! raft-rs trusts its peers: a message that breaks its invariants ends the process (`fatal!`, an index out of bounds,
-//! an addition that overflows), or worse, is believed. So everything is checked here first, in two parts. [`form`] needs
-//! nothing but the message: its type, sender, terms, indexes, entries and sizes. [`check`] also looks at the member's
-//! own state ([`RaftState`]), which has to be that in which raft will see the message: call it right before the step.
+//! an addition that overflows), or worse, is believed. So everything is checked here first, in two parts. [`form`]
+//! needs nothing but the message: its type, sender, terms, indexes, entries and sizes. [`check`] also looks at the
+//! member's own state ([`RaftState`]), which has to be that in which raft will see the message: call it right before
+//! the step.
 //!
 //! What is refused no correct member sends, with two exceptions: messages that were on their way when their sender was
 //! removed, and, when members' logs differ where they must not, all messages that would make it worse.
@@ -17,29 +18,6 @@ use super::wire::{self, ConfChange};
 use crate::limits::transport::{CONTEXT_BYTES_MAX, POSITION_MAX};
 use raft::StateRole;
 use raft::eraftpb::{ConfState, Entry, EntryType, Message, MessageType};
-
-/// What the gate has to know of the member.
-pub trait RaftState {
-    /// The member's id.
-    fn id(&self) -> u64;
-    /// Its part in the current term.
-    fn role(&self) -> StateRole;
-    /// The current term.
-    fn term(&self) -> u64;
-    /// The log's last index, persisted or not.
-    fn last_index(&self) -> u64;
-    /// The commit index.
-    fn committed(&self) -> u64;
-    /// The term of an entry that is held, or of the last one that is no longer; else `None`, or 0.
-    fn term_at(&self, index: u64) -> Option<u64>;
-    /// Whether raft's configuration names the member itself, as a voter or a learner.
-    fn is_member(&self) -> bool;
-    /// Whether it may stand for election: it is a voter, and everything raft asked to be persisted, entries or a
-    /// snapshot, is.
-    fn may_campaign(&self) -> bool;
-    /// Whether this member was once removed from the cluster.
-    fn is_removed(&self, id: u64) -> bool;
-}
 
 /// Why raft may not see a message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -108,6 +86,29 @@ pub enum Refusal {
     /// Only a leader that is in its own configuration can take it.
     #[error("this member does not lead the cluster, or is no longer in it")]
     NotLeading,
+}
+
+/// What the gate has to know of the member.
+pub trait RaftState {
+    /// The member's id.
+    fn id(&self) -> u64;
+    /// Its part in the current term.
+    fn role(&self) -> StateRole;
+    /// The current term.
+    fn term(&self) -> u64;
+    /// The log's last index, persisted or not.
+    fn last_index(&self) -> u64;
+    /// The commit index.
+    fn committed(&self) -> u64;
+    /// The term of an entry that is held, or of the last one that is no longer; else `None`, or 0.
+    fn term_at(&self, index: u64) -> Option<u64>;
+    /// Whether raft's configuration names the member itself, as a voter or a learner.
+    fn is_member(&self) -> bool;
+    /// Whether it may stand for election: it is a voter, and everything raft asked to be persisted, entries or a
+    /// snapshot, is.
+    fn may_campaign(&self) -> bool;
+    /// Whether this member was once removed from the cluster.
+    fn is_removed(&self, id: u64) -> bool;
 }
 
 /// Checks what can be seen from the message alone. `sender` is who it came from, if that is known.

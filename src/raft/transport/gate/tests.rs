@@ -95,10 +95,26 @@ fn snapshot(term: u64, metadata_term: u64, index: u64, voters: &[u64], learners:
 }
 
 /// Messages that end raft 0.7, or leave it in a state that will.
-fn poisonous() -> Vec<(&'static str, Member, Message)> {
-    use MessageType::*;
+type Poison = (&'static str, Member, Message);
+
+fn poisonous_snapshots() -> Vec<Poison> {
     let mut odd = snapshot(1, 1, 9, &[1], &[]);
     odd.mut_snapshot().mut_metadata().mut_conf_state().auto_leave = true;
+    vec![
+        ("a snapshot of nobody", follower(), snapshot(1, 1, 9, &[0, 1], &[])),
+        ("a snapshot without voters", follower(), snapshot(1, 1, 9, &[], &[1])),
+        (
+            "a snapshot with a voter that learns",
+            follower(),
+            snapshot(1, 1, 9, &[1, 2], &[2]),
+        ),
+        ("a snapshot between configurations", follower(), odd),
+        ("a snapshot of term 0", follower(), snapshot(1, 0, 9, &[1, 2], &[])),
+    ]
+}
+
+fn poisonous() -> Vec<Poison> {
+    use MessageType::*;
     let heartbeat = Message {
         commit: 6,
         ..message(MsgHeartbeat, 1)
@@ -158,21 +174,12 @@ fn poisonous() -> Vec<(&'static str, Member, Message)> {
             leader(),
             index(MsgAppendResponse, u64::MAX),
         ),
-        ("a snapshot of nobody", follower(), snapshot(1, 1, 9, &[0, 1], &[])),
-        ("a snapshot without voters", follower(), snapshot(1, 1, 9, &[], &[1])),
-        (
-            "a snapshot with a voter that learns",
-            follower(),
-            snapshot(1, 1, 9, &[1, 2], &[2]),
-        ),
-        ("a snapshot between configurations", follower(), odd),
-        ("a snapshot of term 0", follower(), snapshot(1, 0, 9, &[1, 2], &[])),
     ]
 }
 
 #[test]
 fn what_ends_raft_does_not_come_through() {
-    for (what, mut member, message) in poisonous() {
+    for (what, mut member, message) in poisonous().into_iter().chain(poisonous_snapshots()) {
         let refusal = check(&message, &member);
         assert!(refusal.is_err(), "{what} comes through");
         let ended = catch_unwind(AssertUnwindSafe(|| {
