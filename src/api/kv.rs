@@ -111,8 +111,9 @@ impl Api {
         payload: WriteRequest,
         quota_bytes: usize,
     ) -> Result<(), Status> {
+        let id = self.request_id();
         let header = RequestHeader {
-            id: self.request_id(),
+            id,
             ..Default::default()
         };
         let header_length = header.encoded_len();
@@ -133,6 +134,7 @@ impl Api {
         self.ask_for(net, Waiting::Write { caller, payload }, bytes, |token| {
             Request::Propose {
                 token,
+                id,
                 payload: entry,
                 quota_bytes,
             }

@@ -329,6 +329,7 @@ mod tests {
             compact_revision: -1,
             applied_index: 1,
             term: 1,
+            sole_voter: true,
             window: WindowWriter::new(2).view(),
             pages: store.root().clone(),
         }

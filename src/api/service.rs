@@ -38,6 +38,8 @@ use std::time::Duration;
 pub struct Settings {
     /// Who answers.
     pub identity: Identity,
+    /// Where the ids of requests begin to count: different from one life of the member to the next.
+    pub request_ids: u64,
     /// `--max-txn-ops`.
     pub max_txn_operations: usize,
     /// `--max-request-bytes`.
@@ -155,7 +157,7 @@ impl Api {
         requests: Sender<Request, 1>,
         readers: Readers,
     ) -> Api {
-        let next_request_id = (settings.identity.member_id << 48) | ((core as u64) << 40);
+        let next_request_id = settings.request_ids.wrapping_add((core as u64) << 40);
         let watches = super::watch::Watches::new(&settings, core, index.pin().view().revision);
         Api {
             settings,
@@ -185,10 +187,11 @@ impl Api {
         self.stopping
     }
 
-    /// A request id, different from every other of this member's life.
+    /// A request id, different from every other of the cluster: a member's ids begin with its own, and go on from a
+    /// number that differs from one life to the next.
     pub(super) fn request_id(&mut self) -> u64 {
-        self.next_request_id += 1;
-        self.next_request_id
+        self.next_request_id = self.next_request_id.wrapping_add(1);
+        (self.settings.identity.member_id << 48) | (self.next_request_id & REQUEST_ID_MASK)
     }
 
     /// Takes a reply of the log core.
@@ -200,6 +203,9 @@ impl Api {
             | Reply::Renewed { token, .. }
             | Reply::TimeToLive { token, .. }
             | Reply::Leases { token, .. }
+            | Reply::Readable { token }
+            | Reply::Members { token, .. }
+            | Reply::LeaderMoved { token, .. }
             | Reply::Status { token, .. } => *token,
         };
         let Some(waiting) = self.asking.answered(token) else {
@@ -330,6 +336,8 @@ pub enum Head {
 
 /// Tag of a call that is refused at once.
 const REFUSED: u64 = u64::MAX;
+/// Of a request id, what does not tell the member.
+const REQUEST_ID_MASK: u64 = (1 << 48) - 1;
 
 impl Service for Api {
     type Head = Head;

@@ -101,7 +101,7 @@ pub const FLAGS: &[Flag] = &[
         "initial-election-tick-advance",
         "true",
         Boolean,
-        Tuning,
+        Used,
         "shorten the first election's time-out",
     ),
     flag(
@@ -109,7 +109,7 @@ pub const FLAGS: &[Flag] = &[
         "http://localhost:2380",
         List,
         Used,
-        "URLs to listen on for peers: /version and /members so far",
+        "URLs to listen on for peers",
     ),
     flag(
         "listen-client-urls",
@@ -210,7 +210,7 @@ pub const FLAGS: &[Flag] = &[
         "write time-out of peer connections",
     ),
     flag("feature-gates", "", Text, Used, "A=true,B=false"),
-    flag("max-learners", "1", Integer, Tuning, "learners in a cluster"),
+    flag("max-learners", "1", Integer, Used, "learners in a cluster"),
     // Clustering.
     flag(
         "initial-advertise-peer-urls",
@@ -219,19 +219,13 @@ pub const FLAGS: &[Flag] = &[
         Used,
         "this member's peer URLs as told to others",
     ),
-    flag(
-        "initial-cluster",
-        "",
-        Text,
-        Used,
-        "the first members, name=URL; more than this one is refused until clusters are built",
-    ),
+    flag("initial-cluster", "", Text, Used, "the first members, name=URL"),
     flag(
         "initial-cluster-state",
         "new",
         Text,
-        Refused,
-        "`new`; `existing` is refused until clusters are built",
+        Used,
+        "`new`, or `existing` for a member that joins",
     ),
     flag(
         "initial-cluster-token",
@@ -279,7 +273,7 @@ pub const FLAGS: &[Flag] = &[
         "strict-reconfig-check",
         "true",
         Boolean,
-        Refused,
+        Used,
         "refuse membership changes that endanger the quorum",
     ),
     flag(

@@ -3,6 +3,7 @@
 //! Promises: every flag of etcd 3.7 is known; one whose being ignored would weaken security or change membership
 //! refuses the start; every error names the flag. Knows nothing of the rest of the server.
 
+pub mod cluster;
 pub mod file;
 pub mod flags;
 pub mod gates;
@@ -10,6 +11,7 @@ pub mod parse;
 pub mod values;
 
 use crate::limits::MEMORY_BUDGET_MIN;
+use cluster::InitialCluster;
 use gates::Gates;
 use parse::Texts;
 use std::path::PathBuf;
@@ -61,8 +63,16 @@ pub struct Config {
     pub listen_metrics_urls: Vec<Url>,
     /// `--listen-peer-urls`.
     pub listen_peer_urls: Vec<Url>,
-    /// `--initial-advertise-peer-urls`, or the URLs that `--initial-cluster` names for this member.
+    /// `--initial-advertise-peer-urls`.
     pub advertise_peer_urls: Vec<String>,
+    /// `--initial-cluster` and `--initial-cluster-state`.
+    pub initial_cluster: InitialCluster,
+    /// `--initial-election-tick-advance`.
+    pub advance_election: bool,
+    /// `--strict-reconfig-check`.
+    pub strict_reconfiguration: bool,
+    /// `--max-learners`.
+    pub learners_max: usize,
     /// `--advertise-client-urls`.
     pub advertise_client_urls: Vec<String>,
     /// `--initial-cluster-token`.
@@ -160,8 +170,14 @@ impl Config {
         let quota = integer(&texts, "quota-backend-bytes")?;
         let quota_reported = if quota == 0 { QUOTA_BYTES_DEFAULT } else { quota };
         let outputs = values::list(texts.get("log-outputs"));
+        let advertised = urls(&texts, "initial-advertise-peer-urls")?;
+        let advertised: Vec<String> = advertised.into_iter().map(|url| url.text).collect();
         Ok(Config {
-            advertise_peer_urls: advertised_peers(&texts, &name)?,
+            initial_cluster: InitialCluster::from_texts(&texts, &name, advertised.clone())?,
+            advertise_peer_urls: advertised,
+            advance_election: boolean(&texts, "initial-election-tick-advance")?,
+            strict_reconfiguration: boolean(&texts, "strict-reconfig-check")?,
+            learners_max: unsigned(&texts, "max-learners")? as usize,
             name,
             data_directory,
             wal_directory,
@@ -278,44 +294,6 @@ fn check_relations(texts: &Texts) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// This member's peer URLs: from `--initial-cluster` when given, which may name no other member.
-fn advertised_peers(texts: &Texts, name: &str) -> Result<Vec<String>, ConfigError> {
-    let advertised = urls(texts, "initial-advertise-peer-urls")?;
-    let mut advertised: Vec<_> = advertised.into_iter().map(|url| url.text).collect();
-    let mut named = Vec::new();
-    for pair in values::list(texts.get("initial-cluster")) {
-        let Some((member, url)) = pair.split_once('=') else {
-            return Err(ConfigError::new(format!(
-                "--initial-cluster: {pair:?} is not of the form name=URL"
-            )));
-        };
-        if member != name {
-            return Err(ConfigError::new(format!(
-                "--initial-cluster names the member {member:?} besides {name:?}: clusters of more than one member are \
-                 not built yet; name only this member (--name)"
-            )));
-        }
-        named.push(
-            values::url(url)
-                .map_err(|problem| ConfigError::new(format!("--initial-cluster: {problem}")))?
-                .text,
-        );
-    }
-    if named.is_empty() {
-        return Ok(advertised);
-    }
-    advertised.sort();
-    named.sort();
-    if named != advertised {
-        return Err(ConfigError::new(format!(
-            "--initial-cluster has {name}={} but --initial-advertise-peer-urls={}; make them equal",
-            named.join(","),
-            advertised.join(",")
-        )));
-    }
-    Ok(named)
-}
-
 fn urls(texts: &Texts, name: &str) -> Result<Vec<Url>, ConfigError> {
     let parsed = values::list(texts.get(name))
         .into_iter()
@@ -408,9 +386,23 @@ mod tests {
         assert!(error.contains("--advertise-client-urls is required"), "{error}");
         let error = config(&["--listen-peer-urls=https://127.0.0.1:1"]).unwrap_err();
         assert!(error.contains("TLS"), "{error}");
-        let error = config(&["--initial-cluster=default=http://localhost:2380,b=http://localhost:2390"]).unwrap_err();
-        assert!(error.contains("not built yet"), "{error}");
-        assert!(config(&["--initial-cluster=default=http://localhost:2380"]).is_ok());
+        for (flag, expected) in [
+            ("--initial-cluster=default=http://localhost:2390", "make them equal"),
+            ("--initial-cluster=b=http://localhost:2380", "does not name this member"),
+            (
+                "--initial-cluster=default=http://localhost:2380,b=http://localhost:2380",
+                "twice",
+            ),
+            ("--initial-cluster=default", "not of the form"),
+            ("--initial-cluster-state=old", "none of new, existing"),
+        ] {
+            let error = config(&[flag]).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
+        let two = config(&["--initial-cluster=default=http://localhost:2380,b=http://localhost:2390"]).unwrap();
+        assert_eq!(two.initial_cluster.members.len(), 2);
+        let others: Vec<_> = two.initial_cluster.others("default").collect();
+        assert_eq!(others, ["http://localhost:2390"]);
         assert!(config(&["--log-level=loud"]).is_err());
     }
 

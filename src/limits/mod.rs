@@ -27,6 +27,22 @@ pub const RAFT_INFLIGHT_MESSAGES_MAX: usize = 512;
 /// Bytes of committed entries handed out by one Ready.
 pub const RAFT_COMMITTED_BYTES_PER_READY_MAX: u64 = 16 << 20;
 
+/// Bytes of entries kept in memory behind a checkpoint for followers that lag; who lags further gets a snapshot.
+pub const RAFT_CATCHUP_BYTES_MAX: usize = 64 << 20;
+/// Bytes of entries that a follower holds and has not applied, above which it takes no more.
+pub const RAFT_UNAPPLIED_BYTES_MAX: usize = 128 << 20;
+/// A read index that was not confirmed for this many ticks is asked for anew.
+pub const RAFT_READ_RETRY_TICKS: u32 = 5;
+/// A member counts as connected when its messages have come through for this long, as etcd has it.
+pub const MEMBER_CONNECTED_LEAST: std::time::Duration = std::time::Duration::from_secs(5);
+/// A learner is promoted when it has this much of the leader's log, as etcd has it.
+pub const PROMOTION_MATCH_PERCENT: u64 = 90;
+/// A removed member goes on for this long, so that others hear of it.
+pub const REMOVED_MEMBER_STAYS: std::time::Duration = std::time::Duration::from_secs(1);
+/// How long a proposal waits for a leader, or for its entry to come back from one, beyond two election time-outs: as
+/// long as etcd's request time-out, by which its asker is answered.
+pub const PROPOSAL_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
+
 // reactor: serve cores.
 
 /// Memory that a serve core's executor registers for its own file I/O, which it hardly does: its least.

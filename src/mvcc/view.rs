@@ -14,6 +14,8 @@ pub struct View {
     pub applied_index: u64,
     /// Raft term of this member when the view was published.
     pub term: u64,
+    /// Whether this member alone decides: then what is published is always recent enough for a linearizable read.
+    pub sole_voter: bool,
     /// The newest part of the history.
     pub window: WindowView,
     /// The part up to the last checkpoint; overlaps the window.

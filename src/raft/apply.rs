@@ -6,7 +6,7 @@
 
 use super::core::{Fatal, LogCore};
 use super::loader::LoadError;
-use super::messages::{Dropped, Reply};
+use super::messages::Reply;
 use super::storage::Position;
 use super::waiters::Waiter;
 use crate::io::disk::Disk;
@@ -15,10 +15,9 @@ use crate::mvcc::readers::Holds;
 use crate::mvcc::revision::Revision;
 use crate::proto::etcdserverpb::InternalRaftRequest;
 use crate::state::depth;
-use crate::state::members::Member;
 use crate::state::outcome::{Answer, Outcome};
 use crate::state::{self, CompactionProgress, Progress};
-use raft::eraftpb::{ConfChange, ConfChangeType, Entry, EntryType};
+use raft::eraftpb::{Entry, EntryType};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,6 +32,8 @@ pub struct Applier {
     physical: Vec<(i64, Waiter, Outcome)>,
     /// What answers that were given will still read in the index.
     holds: Holds,
+    /// Answers about changed members that no published view shows yet.
+    pub(super) members_answers: Vec<(usize, Reply)>,
     /// Whether the page store found no room at its last checkpoint.
     pub(super) no_space: bool,
 }
@@ -72,7 +73,7 @@ impl LogCore {
                 let Some(entry) = self.replica.node().next_committed() else {
                     break;
                 };
-                if !self.begin_entry(entry)? {
+                if !self.begin_entry(entry, now)? {
                     changed = true;
                     continue;
                 }
@@ -93,6 +94,7 @@ impl LogCore {
             self.publish(root);
             let outcomes = std::mem::take(&mut self.applier.unanswered);
             self.answer(outcomes);
+            self.replies.append(&mut self.applier.members_answers);
         }
         let more = match &self.applier.current {
             Some(current) => matches!(current.stage, Stage::Begun),
@@ -102,28 +104,29 @@ impl LogCore {
     }
 
     /// Decodes an entry. False when it was done with right away.
-    fn begin_entry(&mut self, entry: Entry) -> Result<bool, Fatal> {
+    fn begin_entry(&mut self, entry: Entry, now: Duration) -> Result<bool, Fatal> {
         let position = Position {
             index: entry.index,
             term: entry.term,
         };
         let mut dropped = Vec::new();
         let waiter = self.waiters.take(position, &mut dropped);
-        for waiter in dropped {
-            self.drop_waiter(waiter, Dropped::NoLeader);
-        }
+        self.drop_waiters(dropped);
         match entry.get_entry_type() {
             EntryType::EntryNormal if entry.data.is_empty() => {
+                // raft puts nothing in the place of a membership change that comes while another is under way.
+                self.drop_waiters(waiter);
                 self.state.skip(position.index, position.term);
                 Ok(false)
             }
             EntryType::EntryNormal => {
                 let length = entry.data.len();
-                self.pending_bytes = self.pending_bytes.saturating_sub(length);
                 let request = depth::decode_entry(entry.data).map_err(|error| Fatal::Entry {
                     index: position.index,
                     reason: error.to_string(),
                 })?;
+                let id = request.header.as_ref().map_or(0, |header| header.id);
+                let waiter = waiter.or_else(|| self.waiters.take_forwarded(id));
                 if request.alarm.is_some() {
                     self.alarm_applied();
                 }
@@ -142,7 +145,7 @@ impl LogCore {
                 Ok(true)
             }
             EntryType::EntryConfChange => {
-                self.apply_conf_change(&entry)?;
+                self.apply_conf_change(&entry, waiter, now)?;
                 Ok(false)
             }
             EntryType::EntryConfChangeV2 => Err(Fatal::Entry {
@@ -150,31 +153,6 @@ impl LogCore {
                 reason: "it is a ConfChangeV2, which etcd's log never holds".to_string(),
             }),
         }
-    }
-
-    fn apply_conf_change(&mut self, entry: &Entry) -> Result<(), Fatal> {
-        let wrong = |reason: String| Fatal::Entry {
-            index: entry.index,
-            reason,
-        };
-        let change: ConfChange =
-            prost::Message::decode(entry.data.clone()).map_err(|error| wrong(error.to_string()))?;
-        // 0 is an added voter in raftpb and in raft-rs; the others come with clusters.
-        if change.change_type != ConfChangeType::AddNode as i32 {
-            return Err(wrong(format!(
-                "membership change {} is not built yet",
-                change.change_type
-            )));
-        }
-        let member: Member = serde_json::from_slice(&change.context)
-            .map_err(|error| wrong(format!("its member is not etcd's JSON: {error}")))?;
-        self.state.members_mut().add(member);
-        self.replica
-            .node()
-            .apply_conf_change(&change)
-            .map_err(|error| wrong(error.to_string()))?;
-        self.state.skip(entry.index, entry.term);
-        Ok(())
     }
 
     /// Goes on with the current entry. `None` when it has to wait or its budget is used up.
@@ -333,7 +311,7 @@ impl LogCore {
                 let path = self.checkpoints.store().path().display();
                 match error {
                     LoadError::Disk { .. } => tracing::error!("a compaction waits: {error}"),
-                    damaged => self.raise_corrupt(&format!("page file {path}: {damaged}")),
+                    damaged => self.raise_corrupt(&format!("page file {path}: {damaged}"), now),
                 }
                 false
             }

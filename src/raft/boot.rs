@@ -7,14 +7,13 @@ use super::checkpoint::Checkpoints;
 use super::core::{Fatal, LogCore, Options};
 use super::directory::open_pages;
 use super::loader::Loader;
-use super::replica::{Applied, Identity, Replica, ReplicaError, ReplicaOptions};
+use super::publication::Publication;
+use super::replica::{Applied, Founder, Replica, ReplicaError, ReplicaOptions};
 use super::restore::restore;
 use super::storage::Position;
 use crate::io::disk::{Disk, DiskError};
 use crate::mvcc::readers::Readers;
 use crate::pages::{self, Root, StoreFailure};
-use crate::proto::etcdserverpb::InternalRaftRequest;
-use crate::proto::membershippb::{Attributes, ClusterMemberAttrSetRequest, ClusterVersionSetRequest};
 use crate::state::RestoreError;
 use crate::state::lease::LessorConfig;
 use crate::state::members::Member;
@@ -45,6 +44,11 @@ pub struct Boot {
     pub lessor: LessorConfig,
     /// This member as it is told to others.
     pub member: Member,
+    /// With whom a new cluster begins, this member among them; empty for a member that joins one. A log that exists has
+    /// its own beginning.
+    pub founders: Vec<Member>,
+    /// Ticks that count as gone when the member starts, for a first election without a whole time-out.
+    pub ticks_ahead: usize,
     /// The cluster version to set when there is none.
     pub cluster_version: String,
     /// What serve cores read.
@@ -119,6 +123,15 @@ struct Membership {
     learners: Vec<u64>,
 }
 
+/// The membership as a commit has it; of none where nothing was committed.
+pub(super) fn decode_membership(bytes: &[u8]) -> Result<ConfState, serde_json::Error> {
+    if bytes.is_empty() {
+        return Ok(ConfState::default());
+    }
+    let Membership { voters, learners } = serde_json::from_slice(bytes)?;
+    Ok(ConfState::from((voters, learners)))
+}
+
 /// The membership as bytes of a commit.
 pub(super) fn encode_membership(conf_state: &ConfState) -> Bytes {
     let membership = Membership {
@@ -130,7 +143,8 @@ pub(super) fn encode_membership(conf_state: &ConfState) -> Bytes {
         .into()
 }
 
-/// Starts a log core: when this returns it leads, has applied an entry of its own term and has published itself.
+/// Starts a log core. A sole voter leads when this returns, has applied an entry of its own term and has published
+/// itself; any other has applied what it knows to be committed, and does the rest as it goes on.
 pub fn start<D: Disk>(disk: &mut D, boot: Boot, now: impl Fn() -> Duration) -> Result<LogCore, BootError> {
     let store = open_pages(disk, &boot)?;
     let began = Instant::now();
@@ -143,14 +157,9 @@ pub fn start<D: Disk>(disk: &mut D, boot: Boot, now: impl Fn() -> Duration) -> R
         "restored the index from the page file"
     );
     let applied = applied(store.root(), store.path())?;
-    let context = serde_json::to_vec(&Member {
-        name: String::new(),
-        client_urls: Vec::new(),
-        ..boot.member.clone()
-    });
-    let context = Bytes::from(context.expect("a member is JSON"));
+    let founders: Vec<Founder> = boot.founders.iter().map(founder).collect();
     let identity = boot.replica.identity;
-    let (replica, repair) = Replica::start(disk, &boot.wal_directory, boot.replica.clone(), &applied, context)?;
+    let (replica, repair) = Replica::start(disk, &boot.wal_directory, boot.replica.clone(), &applied, &founders)?;
     if let Some(repair) = repair {
         tracing::warn!(
             file = %repair.path.display(), offset = repair.offset, bytes = repair.bytes, reason = repair.reason,
@@ -169,82 +178,70 @@ pub fn start<D: Disk>(disk: &mut D, boot: Boot, now: impl Fn() -> Duration) -> R
         boot.readers.clone(),
     );
     let (began, restored) = (Instant::now(), core.state.applied_index());
-    lead(&mut core, disk, identity, &boot, now)?;
+    settle(&mut core, disk, &now, |core| {
+        !core.replica.node().has_committed() && core.applier.is_idle()
+    })?;
+    core.publication = Some(Publication {
+        name: boot.member.name.clone(),
+        client_urls: boot.member.client_urls.clone(),
+        cluster_version: boot.cluster_version.clone(),
+    });
+    if core.replica.node().is_sole_voter() {
+        lead(&mut core, disk, &now)?;
+    } else {
+        core.replica.node().advance_ticks(boot.ticks_ahead);
+        let root = core.checkpoints.store().root().clone();
+        core.publish(root);
+    }
+    core.tell_members();
     tracing::info!(
         from = restored,
         to = core.state.applied_index(),
+        leads = core.replica.node().is_leader(),
         took = ?began.elapsed(),
-        "replayed the write-ahead log and leads"
+        "replayed the write-ahead log"
     );
     Ok(core)
 }
 
+/// A member that a cluster begins with: it has published nothing of itself yet.
+fn founder(member: &Member) -> Founder {
+    let context = serde_json::to_vec(&Member {
+        name: String::new(),
+        client_urls: Vec::new(),
+        ..member.clone()
+    });
+    Founder {
+        id: member.id,
+        context: context.expect("a member is JSON").into(),
+    }
+}
+
 fn applied(root: &Root, path: &Path) -> Result<Applied, BootError> {
     let fields = root.fields();
-    let membership = if fields.membership.is_empty() {
-        Membership::default()
-    } else {
-        serde_json::from_slice(&fields.membership).map_err(|error| BootError::Page {
-            path: path.to_path_buf(),
-            reason: format!("the membership in its meta page is not JSON: {error}"),
-        })?
-    };
+    let conf_state = decode_membership(&fields.membership).map_err(|error| BootError::Page {
+        path: path.to_path_buf(),
+        reason: format!("the membership in its meta page is not JSON: {error}"),
+    })?;
     let position = Position {
         index: fields.applied_index,
         term: fields.term,
     };
-    Ok(Applied {
-        position,
-        voters: membership.voters,
-    })
+    Ok(Applied { position, conf_state })
 }
 
-/// Replays the log, wins the election, applies an entry of the new term and publishes the member.
-fn lead<D: Disk>(
-    core: &mut LogCore,
-    disk: &mut D,
-    identity: Identity,
-    boot: &Boot,
-    now: impl Fn() -> Duration,
-) -> Result<(), BootError> {
-    settle(core, disk, &now, |core| {
-        !core.replica.node().has_committed() && core.applier.is_idle()
-    })?;
+/// Wins the election of a sole voter, applies an entry of the new term and publishes the member.
+fn lead<D: Disk>(core: &mut LogCore, disk: &mut D, now: &impl Fn() -> Duration) -> Result<(), BootError> {
     core.replica
         .node()
         .campaign()
         .map_err(|error| BootError::Replica(error.into()))?;
-    settle(core, disk, &now, |core| core.replica.node().is_leader())?;
+    settle(core, disk, now, |core| core.replica.node().is_leader())?;
     let term = core.replica.node().term();
-    settle(core, disk, &now, |core| core.state.applied_term() == term)?;
-    if core.state.members().version().is_none() {
-        let version = Some(ClusterVersionSetRequest {
-            ver: boot.cluster_version.clone(),
-        });
-        core.propose_own(InternalRaftRequest {
-            cluster_version_set: version,
-            ..Default::default()
-        });
-    }
-    let published = core.state.members().get(identity.member_id);
-    if !published.is_some_and(|member| member.name == boot.member.name && member.client_urls == boot.member.client_urls)
-    {
-        let attributes = Attributes {
-            name: boot.member.name.clone(),
-            client_urls: boot.member.client_urls.clone(),
-        };
-        let request = ClusterMemberAttrSetRequest {
-            member_id: identity.member_id,
-            member_attributes: Some(attributes),
-        };
-        core.propose_own(InternalRaftRequest {
-            cluster_member_attr_set: Some(request),
-            ..Default::default()
-        });
-    }
-    settle(core, disk, &now, |core| {
+    settle(core, disk, now, |core| core.state.applied_term() == term)?;
+    settle(core, disk, now, |core| {
         let last = core.replica.node().last_index();
-        core.state.applied_index() == last && core.is_quiet()
+        core.is_published() && core.state.applied_index() == last && core.is_quiet()
     })?;
     core.replies.clear();
     Ok(())

@@ -9,20 +9,22 @@ use super::auto_compaction::Compactor;
 use super::checkpoint::{Checkpoints, Event};
 use super::counters::Counters;
 use super::loader::{LoadError, Loader};
+use super::membership::MemberChanges;
 use super::memory::Memory;
-use super::messages::{Dropped, Reply, Request, Status};
+use super::messages::{Dropped, FromPeers, Reply, Request, Status, ToPeers};
+use super::proposals::Proposals;
+use super::publication::Publication;
+use super::reads::{Asker, Reads};
 use super::replica::{Replica, ReplicaError};
 use super::waiters::{Waiter, Waiters};
 use crate::config::values::AutoCompaction;
 use crate::io::disk::{Completion, Disk};
-use crate::limits::{LEASE_BYTES, PROPOSALS_PENDING_MAX};
+use crate::limits::{LEASE_BYTES, RAFT_CATCHUP_BYTES_MAX, RAFT_UNAPPLIED_BYTES_MAX};
 use crate::mvcc::readers::Readers;
 use crate::pages::{PageStore, StoreFailure};
 use crate::proto::etcdserverpb::alarm_request::AlarmAction;
 use crate::proto::etcdserverpb::{AlarmRequest, AlarmType, InternalRaftRequest};
 use crate::state::State;
-use bytes::Bytes;
-use prost::Message;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,6 +40,9 @@ pub enum Fatal {
     /// A record that decides about an entry can't be had.
     #[error(transparent)]
     Load(#[from] LoadError),
+    /// The member was removed from its cluster.
+    #[error("this member was removed from the cluster; its data directory can be deleted")]
+    Removed,
     /// An entry of the log that can't be applied.
     #[error("entry {index} of the log can't be applied: {reason}")]
     Entry {
@@ -53,6 +58,15 @@ pub enum Fatal {
 pub struct Options {
     /// Length of a raft tick.
     pub tick: Duration,
+    /// How long followers wait for a leader's sign of life, at least.
+    pub election_timeout: Duration,
+    /// The member's own requests are counted from here: a number that no other member and no earlier life of this one
+    /// comes near.
+    pub first_id: u64,
+    /// Learners that a cluster may have.
+    pub learners_max: usize,
+    /// Whether changes of the membership that endanger the quorum are refused.
+    pub strict_reconfiguration: bool,
     /// Entries kept behind a checkpoint.
     pub catchup_entries: u64,
     /// Bytes of data at which writes are refused; `None` for no quota.
@@ -75,9 +89,12 @@ pub struct LogCore {
     pub(super) waiters: Waiters,
     pub(super) readers: Readers,
     /// Gathered for the next message to raft.
-    proposals: Vec<(Option<Waiter>, Bytes)>,
-    /// Bytes of proposals that were not applied yet.
-    pub(super) pending_bytes: usize,
+    pub(super) proposals: Proposals,
+    pub(super) reads: Reads,
+    pub(super) changes: MemberChanges,
+    /// What this member has to say of itself.
+    pub(super) publication: Option<Publication>,
+    pub(super) publish_again_at: Duration,
     pub(super) replies: Vec<(usize, Reply)>,
     /// Who asked for the list of leases in this turn.
     lists: Vec<Waiter>,
@@ -87,12 +104,16 @@ pub struct LogCore {
     pub(super) dirty_bytes: u64,
     pub(super) cut_bytes: u64,
     pub(super) published: bool,
+    /// The last entry contained in what is published.
+    pub(super) published_index: u64,
+    /// For the transport of peers' messages.
+    pub(super) to_peers: Vec<ToPeers>,
     next_tick: Duration,
     pub(super) was_leader: bool,
     last_leader: u64,
     pub(super) counters: Counters,
-    /// Whether a NOSPACE alarm of this member was proposed and not seen yet.
-    alarm_proposed: bool,
+    /// Until when a NOSPACE alarm of this member that was proposed is waited for.
+    alarm_proposed: Option<Duration>,
     pub(super) compactor: Option<Compactor>,
     /// A compaction that could not read a page waits until then.
     pub(super) compaction_retry_at: Duration,
@@ -121,19 +142,24 @@ impl LogCore {
             loader,
             waiters: Waiters::default(),
             readers,
-            proposals: Vec::new(),
-            pending_bytes: 0,
+            proposals: Proposals::new(options.first_id),
+            reads: Reads::new(options.first_id),
+            changes: MemberChanges::default(),
+            publication: None,
+            publish_again_at: Duration::ZERO,
             replies: Vec::new(),
             lists: Vec::new(),
             renewals: Vec::new(),
             dirty_bytes: 0,
             cut_bytes: 0,
             published: false,
+            published_index: 0,
+            to_peers: Vec::new(),
             next_tick: Duration::ZERO,
             was_leader: false,
             last_leader: 0,
             counters: Counters::default(),
-            alarm_proposed: false,
+            alarm_proposed: None,
             compactor: Compactor::new(options.auto_compaction),
             compaction_retry_at: Duration::ZERO,
             stopping: false,
@@ -144,6 +170,26 @@ impl LogCore {
     /// The state, for its readers' end and for tests.
     pub fn state(&self) -> &State {
         &self.state
+    }
+
+    /// Whether this member leads.
+    pub fn leads(&mut self) -> bool {
+        self.replica.node().is_leader()
+    }
+
+    /// The leader's id, 0 when there is none known.
+    pub fn leader(&mut self) -> u64 {
+        self.replica.node().leader()
+    }
+
+    /// The last entry of this member's log.
+    pub fn last_index(&mut self) -> u64 {
+        self.replica.node().last_index()
+    }
+
+    /// How many proposals are under way.
+    pub fn pending(&self) -> usize {
+        self.waiters.count() + self.proposals.count()
     }
 
     /// The page store, for its readers' end and for tests.
@@ -161,11 +207,17 @@ impl LogCore {
         match request {
             Request::Propose {
                 token,
+                id,
                 payload,
                 quota_bytes,
             } => {
-                self.propose_for(Waiter { core, token }, payload, quota_bytes);
+                self.propose_for(Waiter { core, token }, id, payload, quota_bytes, now);
             }
+            Request::ReadIndex { token } => self.reads.ask(Asker::Reader(Waiter { core, token }), now),
+            Request::ChangeMembers { token, id, change } => {
+                self.change_members(Waiter { core, token }, id, change, now);
+            }
+            Request::MoveLeader { token, to } => self.move_leader(Waiter { core, token }, to, now),
             Request::Renew { token, id } => self.renew(Waiter { core, token }, id, now),
             Request::TimeToLive { token, id, keys } => {
                 let lease = self.state.lessor().time_to_live(id, keys, now);
@@ -176,32 +228,12 @@ impl LogCore {
                 let status = Box::new(self.status(now));
                 self.replies.push((core, Reply::Status { token, status }));
             }
-            Request::Corrupt { description } => self.raise_corrupt(&description),
+            Request::Corrupt { description } => self.raise_corrupt(&description, now),
         }
-    }
-
-    fn propose_for(&mut self, waiter: Waiter, payload: Bytes, quota_bytes: usize) {
-        let drop_for = if self.stopping {
-            Some(Dropped::Stopping)
-        } else if self.waiters.count() + self.proposals.len() >= PROPOSALS_PENDING_MAX
-            || (self.pending_bytes > 0 && self.pending_bytes + payload.len() > self.options.memory.pending_max)
-        {
-            Some(Dropped::TooManyRequests)
-        } else if quota_bytes > 0 && !self.has_room(quota_bytes) {
-            Some(Dropped::NoSpace)
-        } else {
-            None
-        };
-        if let Some(reason) = drop_for {
-            self.drop_waiter(waiter, reason);
-            return;
-        }
-        self.pending_bytes += payload.len();
-        self.proposals.push((Some(waiter), payload));
     }
 
     /// Whether the disk, the quota and the memory budget leave room; raises NOSPACE when one of the latter does not.
-    fn has_room(&mut self, quota_bytes: usize) -> bool {
+    pub(super) fn has_room(&mut self, quota_bytes: usize, now: Duration) -> bool {
         if self.replica.wal().no_space() || self.applier.no_space {
             return false;
         }
@@ -215,10 +247,11 @@ impl LogCore {
         } else {
             return true;
         };
-        if !self.alarm_proposed && !self.state.alarms().is_raised(AlarmType::Nospace) {
-            self.alarm_proposed = true;
+        let proposed = self.alarm_proposed.is_some_and(|until| until > now);
+        if !proposed && !self.state.alarms().is_raised(AlarmType::Nospace) {
+            self.alarm_proposed = Some(now + self.proposal_timeout());
             tracing::warn!(quota = self.options.quota_bytes, size, index, index_max, "{reason}");
-            self.propose_alarm(AlarmType::Nospace);
+            self.propose_alarm(AlarmType::Nospace, now);
         }
         false
     }
@@ -233,31 +266,25 @@ impl LogCore {
         self.state.keys().bytes() + self.state.lessor().len() * LEASE_BYTES
     }
 
-    fn propose_alarm(&mut self, alarm: AlarmType) {
+    fn propose_alarm(&mut self, alarm: AlarmType, now: Duration) {
         let action = AlarmAction::Activate as i32;
         let alarm = AlarmRequest {
             action,
             member_id: self.member_id,
             alarm: alarm as i32,
         };
-        self.propose_own(InternalRaftRequest {
+        let request = InternalRaftRequest {
             alarm: Some(alarm),
             ..Default::default()
-        });
+        };
+        self.propose_own(request, now);
     }
 
-    pub(super) fn raise_corrupt(&mut self, description: &str) {
+    pub(super) fn raise_corrupt(&mut self, description: &str, now: Duration) {
         tracing::error!("{description}; raising the CORRUPT alarm");
         if !self.state.alarms().is_raised(AlarmType::Corrupt) {
-            self.propose_alarm(AlarmType::Corrupt);
+            self.propose_alarm(AlarmType::Corrupt, now);
         }
-    }
-
-    /// Proposes a request of the member itself, for which nobody waits.
-    pub fn propose_own(&mut self, request: InternalRaftRequest) {
-        let payload = Bytes::from(request.encode_to_vec());
-        self.pending_bytes += payload.len();
-        self.proposals.push((None, payload));
     }
 
     pub(super) fn drop_waiter(&mut self, waiter: Waiter, reason: Dropped) {
@@ -277,14 +304,16 @@ impl LogCore {
             log_syncs: self.replica.syncs().clone(),
             ..self.counters.clone()
         };
-        let pending = self.waiters.count() + self.proposals.len();
+        let pending = self.pending();
         let compaction_age = counters.compacted_at.map(|at| now.saturating_sub(at));
         let (size, keys) = (self.checkpoints.store().size(), self.state.keys().keys());
         let size_in_use = self.checkpoints.store().size_in_use();
+        let member_id = self.member_id;
         let node = self.replica.node();
         Status {
             leader: node.leader(),
             is_leader: node.is_leader(),
+            is_learner: node.conf_state().learners.contains(&member_id),
             commit_index: node.commit_index(),
             term: node.term(),
             applied_index: self.state.applied_index(),
@@ -303,20 +332,58 @@ impl LogCore {
 
     /// Does what can be done now. True when there is more to do at once.
     pub fn turn<D: Disk>(&mut self, disk: &mut D, now: Duration) -> Result<bool, Fatal> {
+        self.check_removed(now)?;
         self.tick(now);
         self.expire_leases(now);
         self.compact_by_itself(now);
-        self.propose_gathered();
-        self.replica.pump(disk, now);
+        self.publish_member(now);
+        self.hand_over(disk, now);
         let applying = self.apply_some(disk, now)?;
         // What apply proposed or committed goes on its way in the same turn.
-        self.propose_gathered();
-        self.replica.pump(disk, now);
+        self.hand_over(disk, now);
         let checkpointing = self.checkpoint(disk, now)?;
         let compacting = self.compact_some(disk, now)?;
         self.publish_if_needed();
+        self.answer_reads(now);
         self.list_leases();
         Ok(applying || checkpointing || compacting)
+    }
+
+    /// Hands raft what was gathered for it, and others what raft made of it.
+    fn hand_over<D: Disk>(&mut self, disk: &mut D, now: Duration) {
+        self.propose_gathered(now);
+        self.propose_change(now);
+        self.confirm_reads(now);
+        self.replica.pump(disk, now);
+        self.watch_transfer(now);
+        let messages = self.replica.node().take_messages();
+        if !messages.is_empty() {
+            self.to_peers.push(ToPeers::Messages(messages));
+        }
+    }
+
+    /// Takes what the transport of peers' messages has. Messages were checked (`transport::gate`).
+    pub fn handle_peer(&mut self, event: FromPeers, now: Duration) {
+        let backlog = self.replica.node().log_bytes();
+        let node = self.replica.node();
+        match event {
+            FromPeers::Message(message) => {
+                let takes_memory = !message.entries.is_empty();
+                // A follower that does not get on with applying takes no more; the leader tries again.
+                if takes_memory && backlog > RAFT_UNAPPLIED_BYTES_MAX && !node.is_leader() {
+                    return;
+                }
+                node.step(*message);
+            }
+            FromPeers::Unreachable(id) => node.unreachable(id),
+            FromPeers::SnapshotSent { id, received } => node.snapshot_sent(id, received),
+            FromPeers::Connected { id, is_connected } => self.connected(id, is_connected, now),
+        }
+    }
+
+    /// What the transport is to do, since the last call.
+    pub fn take_to_peers(&mut self) -> std::vec::Drain<'_, ToPeers> {
+        self.to_peers.drain(..)
     }
 
     /// Answers all who asked for the list of leases by one list: a turn makes at most one, however many ask.
@@ -332,6 +399,11 @@ impl LogCore {
     }
 
     fn tick(&mut self, now: Duration) {
+        if self.next_tick <= now {
+            self.expire_reads(now);
+            let late = self.waiters.expire(now);
+            self.drop_waiters(late);
+        }
         while self.next_tick <= now {
             self.replica.node().tick();
             // Old views and tree nodes go also while nothing is written.
@@ -351,39 +423,14 @@ impl LogCore {
         if is_leader != self.was_leader {
             self.was_leader = is_leader;
             if is_leader {
-                self.state.lessor_mut().promote(now, Duration::ZERO);
+                let extend = if self.replica.node().is_sole_voter() {
+                    Duration::ZERO
+                } else {
+                    self.options.election_timeout
+                };
+                self.state.lessor_mut().promote(now, extend);
             } else {
                 self.state.lessor_mut().demote();
-            }
-        }
-    }
-
-    fn propose_gathered(&mut self) {
-        if self.proposals.is_empty() {
-            return;
-        }
-        let (waiters, payloads): (Vec<_>, Vec<_>) = std::mem::take(&mut self.proposals).into_iter().unzip();
-        let bytes: usize = payloads.iter().map(Bytes::len).sum();
-        match self.replica.node().propose(payloads) {
-            Some(first) => {
-                let waiters = waiters.into_iter().enumerate();
-                for (offset, waiter) in waiters.filter_map(|(at, waiter)| Some((at, waiter?))) {
-                    let index = first.index + offset as u64;
-                    self.waiters.push(
-                        super::storage::Position {
-                            index,
-                            term: first.term,
-                        },
-                        waiter,
-                    );
-                }
-            }
-            None => {
-                self.pending_bytes = self.pending_bytes.saturating_sub(bytes);
-                self.alarm_proposed = false;
-                for waiter in waiters.into_iter().flatten() {
-                    self.drop_waiter(waiter, Dropped::NoLeader);
-                }
             }
         }
     }
@@ -422,13 +469,25 @@ impl LogCore {
                 }
                 let main = committed.root.fields().revision;
                 self.state.window_mut().trim(main, self.options.memory.window);
-                self.replica.save_snapshot(committed.position);
+                let membership = &committed.root.fields().membership;
+                let conf_state = super::boot::decode_membership(membership).map_err(|error| Fatal::Entry {
+                    index: committed.position.index,
+                    reason: format!("the membership of its checkpoint: {error}"),
+                })?;
+                // A member that is short of room, or alone, keeps nothing for those who lag behind.
+                let alone = self.replica.node().is_alone();
+                let kept = if no_space || alone {
+                    0
+                } else {
+                    self.options.catchup_entries
+                };
+                let position = committed.position;
+                self.replica
+                    .checkpointed(position, conf_state, kept, RAFT_CATCHUP_BYTES_MAX);
                 // The older of the two meta pages may have to be fallen back to (DESIGN 12 (6)).
                 let needed = self.checkpoints.store().log_needed_after();
-                // A member that is short of room keeps nothing for those who lag behind.
-                let kept = if no_space { 0 } else { self.options.catchup_entries };
-                let release = committed.position.index.saturating_sub(kept).min(needed);
-                self.replica.node().release_to(committed.position.index);
+                let logged = if no_space { 0 } else { self.options.catchup_entries };
+                let release = committed.position.index.saturating_sub(logged).min(needed);
                 self.replica.wal().release_to(release);
             }
             Event::NoSpace(reason) => {
@@ -444,7 +503,7 @@ impl LogCore {
             }
             Event::Corrupt(description) => {
                 self.dirty_bytes += std::mem::take(&mut self.cut_bytes);
-                self.raise_corrupt(&description);
+                self.raise_corrupt(&description, now);
             }
         }
         Ok(true)
@@ -459,8 +518,10 @@ impl LogCore {
     }
 
     pub(super) fn publish(&mut self, root: crate::pages::Root) {
-        let term = self.replica.node().term();
-        self.state.publish(term, root);
+        let node = self.replica.node();
+        let (term, sole_voter) = (node.term(), node.is_sole_voter());
+        self.state.publish(term, sole_voter, root);
+        self.published_index = self.state.applied_index();
         self.published = true;
     }
 
@@ -489,10 +550,12 @@ impl LogCore {
 
     /// When `turn` has something to do even if nothing comes in before.
     pub fn deadline(&self) -> Duration {
-        let lease = self.state.lessor().next_expiry().filter(|_| self.was_leader);
+        // While leadership is being confirmed, nothing that has run out can be revoked.
+        let may_expire = self.was_leader && !self.reads.is_under_way();
+        let lease = self.state.lessor().next_expiry().filter(|_| may_expire);
         let log = self.replica.wal_deadline();
         let compactor = self.compactor.as_ref().and_then(Compactor::deadline);
-        [lease, log, compactor]
+        [lease, log, compactor, self.read_deadline(), self.transfer_deadline()]
             .into_iter()
             .flatten()
             .fold(self.next_tick, Duration::min)
@@ -523,11 +586,14 @@ impl LogCore {
 
     /// Whether all that was proposed is applied, so that a last checkpoint can be cut.
     pub fn is_quiet(&mut self) -> bool {
-        self.proposals.is_empty() && self.waiters.count() == 0 && self.applier.is_idle() && self.replica.wal().is_idle()
+        self.proposals.count() == 0
+            && self.waiters.count() == 0
+            && self.applier.is_idle()
+            && self.replica.wal().is_idle()
     }
 
     /// The alarm proposed by `has_room` was applied or replaced.
     pub(super) fn alarm_applied(&mut self) {
-        self.alarm_proposed = false;
+        self.alarm_proposed = None;
     }
 }

@@ -4,6 +4,7 @@
 use super::auto_compaction::Moment;
 use super::core::LogCore;
 use super::messages::Reply;
+use super::reads::Asker;
 use super::waiters::Waiter;
 use crate::limits::{LEASE_CHECKPOINTS_PER_TURN, LEASE_REVOKES_PER_TURN};
 use crate::proto::etcdserverpb::{
@@ -13,7 +14,16 @@ use crate::state::lease::Renewal;
 use std::time::Duration;
 
 impl LogCore {
+    /// Renews a lease once this member is known to lead still (DESIGN 12 (20)).
     pub(super) fn renew(&mut self, waiter: Waiter, id: i64, now: Duration) {
+        if self.was_leader && !self.replica.node().is_sole_voter() {
+            self.reads.ask(Asker::Renewal(waiter, id), now);
+        } else {
+            self.renew_confirmed(waiter, id, now);
+        }
+    }
+
+    pub(super) fn renew_confirmed(&mut self, waiter: Waiter, id: i64, now: Duration) {
         let ttl_s = match self.state.lessor_mut().renew(id, now) {
             Renewal::Renewed { ttl_s } => {
                 self.counters.leases_renewed += 1;
@@ -27,7 +37,7 @@ impl LogCore {
             }
             Renewal::ClearCheckpoint => {
                 // What is left at the last checkpoint must not outlive the renewal; asked again when that is applied.
-                self.propose_checkpoints(vec![(id, 0)]);
+                self.propose_checkpoints(vec![(id, 0)], now);
                 self.renewals.push((id, waiter));
                 return;
             }
@@ -45,32 +55,39 @@ impl LogCore {
         if !self.was_leader || self.stopping {
             return;
         }
-        for id in self.state.lessor_mut().expired(now, LEASE_REVOKES_PER_TURN) {
+        // What has run out was not renewed by another leader if this one led until after that (DESIGN 12 (20)).
+        let led_until = self.led_until(now).min(now);
+        let next = self.state.lessor().next_expiry();
+        if next.is_some_and(|next| next <= now && next > led_until) {
+            self.reads.want_confirmation();
+        }
+        for id in self.state.lessor_mut().expired(led_until, LEASE_REVOKES_PER_TURN) {
             self.counters.leases_expired += 1;
-            let revoke = Some(LeaseRevokeRequest { id });
-            self.propose_own(InternalRaftRequest {
-                lease_revoke: revoke,
+            let request = InternalRaftRequest {
+                lease_revoke: Some(LeaseRevokeRequest { id }),
                 ..Default::default()
-            });
+            };
+            self.propose_as_leader(request, now);
         }
         let due = self.state.lessor_mut().due_checkpoints(now, LEASE_CHECKPOINTS_PER_TURN);
         if !due.is_empty() {
-            self.propose_checkpoints(due);
+            self.propose_checkpoints(due, now);
         }
     }
 
     /// Proposes that of each lease so many seconds are left.
-    fn propose_checkpoints(&mut self, remaining: Vec<(i64, i64)>) {
+    fn propose_checkpoints(&mut self, remaining: Vec<(i64, i64)>, now: Duration) {
         let checkpoints = remaining
             .into_iter()
             .map(|(id, remaining_ttl)| LeaseCheckpoint { id, remaining_ttl });
         let lease_checkpoint = Some(LeaseCheckpointRequest {
             checkpoints: checkpoints.collect(),
         });
-        self.propose_own(InternalRaftRequest {
+        let request = InternalRaftRequest {
             lease_checkpoint,
             ..Default::default()
-        });
+        };
+        self.propose_as_leader(request, now);
     }
 
     /// Asks again for renewals that waited for these checkpoints.
@@ -99,13 +116,14 @@ impl LogCore {
             is_leader: self.was_leader,
         };
         if let Some(revision) = compactor.look(moment) {
-            self.propose_own(InternalRaftRequest {
+            let request = InternalRaftRequest {
                 compaction: Some(CompactionRequest {
                     revision,
                     physical: false,
                 }),
                 ..Default::default()
-            });
+            };
+            self.propose_as_leader(request, now);
         }
     }
 }

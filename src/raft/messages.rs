@@ -21,6 +21,9 @@ pub enum Request {
     Propose {
         /// The asker's.
         token: u64,
+        /// The id in the request's header, which no other request has: its answer is found by it when it has to go
+        /// through another leader.
+        id: u64,
         /// The encoded request.
         payload: Bytes,
         /// Bytes that the quota counts for it; 0 for what the quota does not hold back.
@@ -51,6 +54,28 @@ pub enum Request {
     Status {
         /// The asker's.
         token: u64,
+    },
+    /// Confirm that what is published at the time of the answer contains everything that was committed when this was
+    /// asked. Answered by `Readable` or `Dropped`.
+    ReadIndex {
+        /// The asker's.
+        token: u64,
+    },
+    /// Change the membership. Answered by `Members` or `Dropped`.
+    ChangeMembers {
+        /// The asker's.
+        token: u64,
+        /// The id in the change, which no other request has.
+        id: u64,
+        /// The change.
+        change: MemberChange,
+    },
+    /// Hand leadership to another member. Answered by `LeaderMoved`.
+    MoveLeader {
+        /// The asker's.
+        token: u64,
+        /// To whom.
+        to: u64,
     },
     /// A read met a page that is damaged: raise CORRUPT. Not answered.
     Corrupt {
@@ -110,8 +135,121 @@ pub enum Reply {
         /// The state.
         status: Box<Status>,
     },
+    /// What is published is recent enough.
+    Readable {
+        /// The asker's.
+        token: u64,
+    },
+    /// A change of the membership was applied, or refused.
+    Members {
+        /// The asker's.
+        token: u64,
+        /// All members after it.
+        result: Result<Vec<Member>, MemberError>,
+    },
+    /// How a transfer of leadership went.
+    LeaderMoved {
+        /// The asker's.
+        token: u64,
+        /// Done, or why not.
+        result: Result<(), MoveError>,
+    },
     /// A new view was published: watches may have something to send.
     Published,
+}
+
+/// A change of the membership.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MemberChange {
+    /// A new member.
+    Add(Member),
+    /// A member goes, and its id never comes back.
+    Remove(u64),
+    /// Other peer URLs for a member.
+    Update {
+        /// Which.
+        id: u64,
+        /// Where peers reach it from now on.
+        peer_urls: Vec<String>,
+    },
+    /// A learner becomes a voter.
+    Promote(u64),
+}
+
+/// Why a change of the membership was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemberError {
+    /// The id is a member's already.
+    IdExists,
+    /// A member has one of the peer URLs already.
+    PeerUrlExists,
+    /// There is no such member, or it was removed.
+    NotFound,
+    /// It votes already.
+    NotLearner,
+    /// There are as many learners as `--max-learners` allows.
+    TooManyLearners,
+    /// Too few of the members that would be have started.
+    NotEnoughStarted,
+    /// Too few members are connected.
+    Unhealthy,
+    /// The learner lags too far behind.
+    LearnerNotReady {
+        /// Entries it is known to have.
+        matched: u64,
+        /// Entries the leader has.
+        last: u64,
+    },
+    /// Only the leader can tell.
+    NotLeader,
+}
+
+/// Why leadership was not moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MoveError {
+    /// This member does not lead.
+    NotLeader,
+    /// The other one can't.
+    BadTransferee,
+    /// It took too long.
+    TimedOut,
+}
+
+/// What the transport of peers' messages tells the log core.
+#[derive(Debug)]
+pub enum FromPeers {
+    /// A message of another member.
+    Message(Box<raft::eraftpb::Message>),
+    /// A message to this member was lost.
+    Unreachable(u64),
+    /// Messages of a member come through, or not any more.
+    Connected {
+        /// Whose.
+        id: u64,
+        /// Whether they do.
+        is_connected: bool,
+    },
+    /// A snapshot was sent.
+    SnapshotSent {
+        /// To whom.
+        id: u64,
+        /// Whether it arrived.
+        received: bool,
+    },
+}
+
+/// What the log core tells the transport.
+#[derive(Debug)]
+pub enum ToPeers {
+    /// Messages that may leave now, each to its `to`.
+    Messages(Vec<raft::eraftpb::Message>),
+    /// Who the others are.
+    Members {
+        /// All members but this one.
+        members: Vec<Member>,
+        /// Ids of those removed.
+        removed: Vec<u64>,
+    },
 }
 
 /// Why a proposal came to nothing.
@@ -134,6 +272,8 @@ pub struct Status {
     pub leader: u64,
     /// Whether this member leads.
     pub is_leader: bool,
+    /// Whether it has no vote.
+    pub is_learner: bool,
     /// The commit index.
     pub commit_index: u64,
     /// The last index applied.

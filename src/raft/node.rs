@@ -1,14 +1,15 @@
 //! The raft node: raft-rs's `RawNode` behind a small sans-IO interface.
 //!
-//! Input: proposals, ticks, "this batch is persisted". Output: batches to persist, entries to apply. No disk, no clock,
-//! no randomness of its own. Promises: an entry is handed out for apply only when it is committed and persisted here
-//! (DESIGN 3 (3), also with one voter); proposals that raft drops are reported at once; a batch given to the log is
-//! acknowledged to raft only by `persisted`, in order.
+//! Input: proposals, messages of other members, ticks, "this batch is persisted". Output: batches to persist, messages,
+//! entries to apply, read indexes. No disk, no clock, no randomness of its own. Promises: an entry is handed out for
+//! apply only when it is committed and persisted here (DESIGN 3 (3), also with one voter); proposals that raft drops are
+//! reported at once; a batch given to the log is acknowledged to raft only by `persisted`, in order; a message that
+//! promises something durable is handed out only after that.
 
 use super::storage::{LogStorage, Position};
 use bytes::Bytes;
-use raft::eraftpb::{ConfChange, ConfState, Entry, HardState, Message, MessageType};
-use raft::{Config, RawNode, StateRole};
+use raft::eraftpb::{ConfChange, ConfState, Entry, EntryType, HardState, Message, MessageType};
+use raft::{Config, RawNode, SnapshotStatus, StateRole};
 use std::collections::VecDeque;
 
 /// What raft asks to be written before it may go on.
@@ -37,13 +38,50 @@ pub struct Options {
     pub pre_vote: bool,
 }
 
+/// Where proposals went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proposed {
+    /// Into the log of this member, which leads: the position of the first; the others follow it directly.
+    Appended(Position),
+    /// To the leader, by a message that may be lost.
+    Forwarded,
+    /// Nowhere: there is no leader, or a transfer of leadership is under way.
+    Dropped,
+}
+
+/// A confirmed read index: whoever asked before the context was made may read a state that contains it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReadIndex {
+    /// The context of the request.
+    pub context: Bytes,
+    /// The commit index at which it was asked.
+    pub index: u64,
+}
+
+/// A batch handed out and not reported as persisted.
+struct Unpersisted {
+    /// The number of its Ready.
+    number: u64,
+    /// Whether it has entries: nobody may campaign before they are persisted (DESIGN 12 (17)).
+    has_entries: bool,
+    /// Whether it changes term or vote.
+    changes_term: bool,
+    /// What may leave only then.
+    messages: Vec<Message>,
+}
+
 /// One member of the raft group.
 pub struct Node {
     raw: RawNode<LogStorage>,
-    /// Numbers of the Readys whose batches are not persisted yet, oldest first.
-    unpersisted: VecDeque<u64>,
+    /// Oldest first.
+    unpersisted: VecDeque<Unpersisted>,
     /// Committed entries not taken yet.
     committed: VecDeque<Entry>,
+    /// Messages that may leave.
+    outgoing: Vec<Message>,
+    read_indexes: Vec<ReadIndex>,
+    /// Term and vote as of the last batch handed out.
+    voted: (u64, u64),
 }
 
 impl Node {
@@ -63,10 +101,15 @@ impl Node {
             ..Config::default()
         };
         let logger = slog::Logger::root(slog::Discard, slog::o!());
+        let raw = RawNode::new(&config, storage, &logger)?;
+        let voted = (raw.raft.term, raw.raft.vote);
         Ok(Node {
-            raw: RawNode::new(&config, storage, &logger)?,
+            raw,
             unpersisted: VecDeque::new(),
             committed: VecDeque::new(),
+            outgoing: Vec::new(),
+            read_indexes: Vec::new(),
+            voted,
         })
     }
 
@@ -75,22 +118,65 @@ impl Node {
         self.raw.campaign()
     }
 
-    /// Advances raft's clock by one tick.
+    /// Advances raft's clock by one tick. A follower's clock stops before an election while entries are on their way to
+    /// the disk: a sole voter would lead with a log that is not its own yet (DESIGN 12 (17)).
     pub fn tick(&mut self) {
+        let raft = &self.raw.raft;
+        let would_campaign =
+            raft.state != StateRole::Leader && raft.election_elapsed + 1 >= raft.randomized_election_timeout();
+        if would_campaign && self.has_unpersisted_entries() {
+            return;
+        }
         self.raw.tick();
     }
 
-    /// Proposes payloads in order, as one message. Returns the position of the first; the others follow it directly.
-    /// `None` when raft dropped them all (no leader, or a transfer is under way): none of them is in the log.
-    pub fn propose(&mut self, payloads: Vec<Bytes>) -> Option<Position> {
+    /// Advances a follower's clock, so that a start needs no whole time-out before its first election. Does nothing on
+    /// a leader.
+    pub fn advance_ticks(&mut self, ticks: usize) {
+        for _ in 0..ticks {
+            let raft = &self.raw.raft;
+            if raft.state == StateRole::Leader || raft.election_elapsed + 1 >= raft.randomized_election_timeout() {
+                return;
+            }
+            self.raw.tick();
+        }
+    }
+
+    fn has_unpersisted_entries(&self) -> bool {
+        self.unpersisted.iter().any(|batch| batch.has_entries) || !self.raw.raft.raft_log.unstable_entries().is_empty()
+    }
+
+    /// Takes a message of another member. Messages that can't be right are refused before (`transport::gate`); what
+    /// raft itself ignores, it ignores.
+    pub fn step(&mut self, message: Message) {
+        let transfer = message.get_msg_type() == MessageType::MsgTimeoutNow;
+        if transfer && self.has_unpersisted_entries() {
+            return;
+        }
+        // Errors say that a message was of no use, which the sender finds out by itself.
+        let _ = self.raw.step(message);
+    }
+
+    /// Proposes payloads in order, as one message.
+    pub fn propose(&mut self, payloads: Vec<Bytes>) -> Proposed {
         assert!(!payloads.is_empty());
-        let entries = payloads
-            .into_iter()
-            .map(|data| Entry {
-                data,
-                ..Default::default()
-            })
-            .collect();
+        let entries = payloads.into_iter().map(|data| Entry {
+            data,
+            ..Default::default()
+        });
+        self.propose_entries(entries.collect())
+    }
+
+    /// Proposes a membership change, in raftpb's form. It goes alone (DESIGN 12 (16)).
+    pub fn propose_conf_change(&mut self, change: Bytes) -> Proposed {
+        self.propose_entries(vec![Entry {
+            entry_type: EntryType::EntryConfChange as i32,
+            data: change,
+            ..Default::default()
+        }])
+    }
+
+    fn propose_entries(&mut self, entries: Vec<Entry>) -> Proposed {
         let first = self.raw.raft.raft_log.last_index() + 1;
         let mut message = Message {
             from: self.raw.raft.id,
@@ -98,18 +184,57 @@ impl Node {
             ..Default::default()
         };
         message.set_msg_type(MessageType::MsgPropose);
-        self.raw.step(message).ok()?;
-        if !self.is_leader() {
-            return None;
+        if self.raw.step(message).is_err() {
+            return Proposed::Dropped;
         }
-        Some(Position {
+        if !self.is_leader() {
+            return Proposed::Forwarded;
+        }
+        Proposed::Appended(Position {
             index: first,
             term: self.term(),
         })
     }
 
+    /// Asks for the commit index, confirmed by a majority. `context` must never have been used before, by anyone: a
+    /// late answer to the first use would pass for one to the second. Without a leader, or before a new leader has
+    /// committed something, raft drops the request without a word: ask again with another context (DESIGN 12 (15)).
+    pub fn read_index(&mut self, context: Bytes) {
+        self.raw.read_index(context.to_vec());
+    }
+
+    /// The read indexes confirmed since the last call.
+    pub fn take_read_indexes(&mut self) -> Vec<ReadIndex> {
+        std::mem::take(&mut self.read_indexes)
+    }
+
+    /// Asks the leader, which may be this member, to hand leadership to `id`.
+    pub fn transfer_leader(&mut self, id: u64) {
+        self.raw.transfer_leader(id);
+    }
+
+    /// Whom leadership is being handed to.
+    pub fn transferee(&self) -> Option<u64> {
+        self.raw.raft.lead_transferee
+    }
+
+    /// A message to `id` was lost on this side.
+    pub fn unreachable(&mut self, id: u64) {
+        self.raw.report_unreachable(id);
+    }
+
+    /// A snapshot was received by `id`, or not.
+    pub fn snapshot_sent(&mut self, id: u64, received: bool) {
+        let status = if received {
+            SnapshotStatus::Finish
+        } else {
+            SnapshotStatus::Failure
+        };
+        self.raw.report_snapshot(id, status);
+    }
+
     /// The next batch to persist. Call until `None`; the batches must be persisted in this order, and `persisted`
-    /// called for each. Messages to other members are dropped: there are none with a single voter.
+    /// called for each.
     pub fn next_batch(&mut self) -> Option<Batch> {
         if !self.raw.has_ready() {
             return None;
@@ -119,13 +244,34 @@ impl Node {
         let entries = ready.take_entries();
         let hard_state = ready.hs().cloned();
         self.committed.extend(ready.take_committed_entries());
-        assert!(ready.snapshot().is_empty(), "a single voter receives no snapshots");
+        let confirmed = ready.take_read_states().into_iter();
+        self.read_indexes.extend(confirmed.map(|state| ReadIndex {
+            context: state.request_ctx.into(),
+            index: state.index,
+        }));
+        assert!(ready.snapshot().is_empty(), "snapshots are installed beside raft");
         let storage = self.raw.mut_store();
         storage.append(entries.iter().cloned());
         if let Some(hard_state) = &hard_state {
             storage.set_hard_state(hard_state.clone());
         }
-        self.unpersisted.push_back(ready.number());
+        let voted = (self.raw.raft.term, self.raw.raft.vote);
+        let changes_term = voted != self.voted;
+        self.voted = voted;
+        let term_is_persisted = !changes_term && !self.unpersisted.iter().any(|batch| batch.changes_term);
+        let mut messages = ready.take_messages();
+        messages.extend(ready.take_persisted_messages());
+        let is_leader = self.is_leader();
+        let (mut free, bound): (Vec<_>, Vec<_>) = messages
+            .into_iter()
+            .partition(|message| leaves_at_once(message, term_is_persisted, is_leader));
+        self.outgoing.append(&mut free);
+        self.unpersisted.push_back(Unpersisted {
+            number: ready.number(),
+            has_entries: !entries.is_empty(),
+            changes_term,
+            messages: bound,
+        });
         self.raw.advance_append_async(ready);
         Some(Batch {
             entries,
@@ -136,8 +282,14 @@ impl Node {
 
     /// The oldest batch that was not yet reported is durable (or did not need to be).
     pub fn persisted(&mut self) {
-        let number = self.unpersisted.pop_front().expect("a batch was handed out");
-        self.raw.on_persist_ready(number);
+        let mut batch = self.unpersisted.pop_front().expect("a batch was handed out");
+        self.outgoing.append(&mut batch.messages);
+        self.raw.on_persist_ready(batch.number);
+    }
+
+    /// The messages that may leave, each to its `to`. They may be lost, repeated and overtaken by others.
+    pub fn take_messages(&mut self) -> Vec<Message> {
+        std::mem::take(&mut self.outgoing)
     }
 
     /// The next entry to apply, in log order.
@@ -155,6 +307,11 @@ impl Node {
         self.raw.advance_apply_to(index);
     }
 
+    /// Whether a membership change may be in the log and is not applied.
+    pub fn has_pending_conf_change(&self) -> bool {
+        self.is_leader() && self.raw.raft.has_pending_conf()
+    }
+
     /// Makes an applied membership change effective in raft and returns the new membership.
     pub fn apply_conf_change(&mut self, change: &ConfChange) -> Result<ConfState, raft::Error> {
         let conf_state = self.raw.apply_conf_change(change)?;
@@ -162,9 +319,12 @@ impl Node {
         Ok(conf_state)
     }
 
-    /// Entries up to `index` are no longer needed in memory.
-    pub fn release_to(&mut self, index: u64) {
-        self.raw.mut_store().release_to(index);
+    /// A durable checkpoint holds everything up to `position`, with this membership. Of the entries it contains, `kept`
+    /// stay in memory for followers that lag, within `bytes_max`.
+    pub fn checkpointed(&mut self, position: Position, conf_state: ConfState, kept: u64, bytes_max: usize) {
+        let storage = self.raw.mut_store();
+        storage.set_snapshot(position, conf_state);
+        storage.release_to(position.index, kept, bytes_max);
     }
 
     /// Payload bytes of the entries held in memory.
@@ -175,6 +335,16 @@ impl Node {
     /// Whether this member leads.
     pub fn is_leader(&self) -> bool {
         self.raw.raft.state == StateRole::Leader
+    }
+
+    /// Whether this member alone decides: it votes and nobody else does.
+    pub fn is_sole_voter(&self) -> bool {
+        self.conf_state().voters == [self.raw.raft.id]
+    }
+
+    /// Whether there is no other member.
+    pub fn is_alone(&self) -> bool {
+        self.is_sole_voter() && self.conf_state().learners.is_empty()
     }
 
     /// The leader's id, 0 when there is none known.
@@ -207,10 +377,33 @@ impl Node {
         self.raw.store().conf_state()
     }
 
+    /// Of a leader: the last entry that `id` is known to have, and whether it was heard of in the last election
+    /// time-out. `None` for who is no member, and on others than the leader.
+    pub fn progress(&self, id: u64) -> Option<(u64, bool)> {
+        if !self.is_leader() {
+            return None;
+        }
+        let progress = self.raw.raft.prs().get(id)?;
+        Some((progress.matched, progress.recent_active))
+    }
+
     /// Sets the randomised election time-out. raft-rs draws it from a thread-local generator; a simulation that must
     /// reproduce sets it from its seed after every reset.
     pub fn set_election_timeout(&mut self, ticks: usize) {
         self.raw.raft.set_randomized_election_timeout(ticks);
+    }
+}
+
+/// Whether a message may leave before the batch it came with is persisted. A leader's appends may: that replicates and
+/// persists at the same time. What promises nothing about the log may, once the term it names is persisted, so that
+/// heartbeats never wait behind a write.
+fn leaves_at_once(message: &Message, term_is_persisted: bool, is_leader: bool) -> bool {
+    match message.get_msg_type() {
+        MessageType::MsgAppendResponse | MessageType::MsgRequestVoteResponse | MessageType::MsgRequestVote => false,
+        MessageType::MsgAppend | MessageType::MsgHeartbeat | MessageType::MsgSnapshot | MessageType::MsgTimeoutNow => {
+            is_leader
+        }
+        _ => term_is_persisted,
     }
 }
 
@@ -249,14 +442,11 @@ mod tests {
         node.campaign().unwrap();
         assert_eq!(drain(&mut node), [1]);
         assert!(node.is_leader());
-        let position = node.propose(vec!["a".into(), "b".into()]).unwrap();
-        assert_eq!(
-            position,
-            Position {
-                index: 2,
-                term: node.term()
-            }
-        );
+        let expected = Position {
+            index: 2,
+            term: node.term(),
+        };
+        assert_eq!(node.propose(vec!["a".into(), "b".into()]), Proposed::Appended(expected));
         while node.next_committed().is_some() {}
         let batch = node.next_batch().unwrap();
         assert!(batch.must_sync);
@@ -272,14 +462,14 @@ mod tests {
             .collect();
         assert_eq!(applied, ["a", "b"]);
         node.applied(3);
-        node.release_to(2);
+        node.checkpointed(Position { index: 2, term: 1 }, ConfState::default(), 0, 0);
         assert_eq!(node.term_at(2), Some(node.term()));
     }
 
     #[test]
     fn proposals_without_a_leader_are_dropped() {
         let mut node = single(0);
-        assert_eq!(node.propose(vec!["a".into()]), None);
+        assert_eq!(node.propose(vec!["a".into()]), Proposed::Dropped);
         assert_eq!(node.last_index(), 0);
     }
 }

@@ -26,13 +26,22 @@ pub struct Identity {
     pub member_id: u64,
 }
 
+/// A member that a cluster begins with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Founder {
+    /// Its id.
+    pub id: u64,
+    /// The member as etcd's JSON, which its membership change carries.
+    pub context: Bytes,
+}
+
 /// What the state machine holds when a replica starts.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Applied {
     /// The last entry contained.
     pub position: Position,
-    /// Voters at that entry; empty for a state in which nothing was applied yet.
-    pub voters: Vec<u64>,
+    /// Membership at that entry; empty for a state in which nothing was applied yet.
+    pub conf_state: ConfState,
 }
 
 /// Why a replica can't start or go on.
@@ -101,14 +110,14 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// Opens the log in `directory`, or makes it with this member as its sole voter; everything read is durable again
-    /// before this returns. `context` is what the first membership change carries: the member as JSON.
+    /// Opens the log in `directory`, or makes it with `founders` as the voters of a new cluster, none for a member that
+    /// joins one; everything read is durable again before this returns.
     pub fn start<D: Disk>(
         disk: &mut D,
         directory: &Path,
         options: ReplicaOptions,
         applied: &Applied,
-        context: Bytes,
+        founders: &[Founder],
     ) -> Result<(Replica, Option<wal::Repair>), ReplicaError> {
         let identity = options.identity;
         let after = applied.position.index;
@@ -124,13 +133,23 @@ impl Replica {
             None
         };
         let (wal, storage, repair) = match recovered {
-            Some(recovered) => {
+            Some(mut recovered) => {
                 check_identity(identity, &recovered.metadata)?;
-                let storage = storage_of(&recovered, applied, identity.member_id)?;
+                let storage = if recovered.writer.last_index() == 0 {
+                    // Only the log itself was made before: this is its first start still.
+                    found(disk, &mut recovered.writer, founders)?
+                } else {
+                    storage_of(&recovered, applied)?
+                };
                 (recovered.writer, storage, recovered.repair)
             }
             None => {
-                let (wal, storage) = bootstrap(disk, directory, &options, context)?;
+                let metadata = wal::Metadata {
+                    node_id: identity.member_id,
+                    cluster_id: identity.cluster_id,
+                };
+                let mut wal = wal::create(disk, directory, metadata, options.wal.clone())?;
+                let storage = found(disk, &mut wal, founders)?;
                 (wal, storage, None)
             }
         };
@@ -231,18 +250,25 @@ impl Replica {
         }
     }
 
-    /// Records that a durable checkpoint holds everything up to `position`.
-    pub fn save_snapshot(&mut self, position: Position) -> wal::Ticket {
-        let conf_state = self.node.conf_state();
-        let conf_state = wal::ConfState {
+    /// Records that a durable checkpoint holds everything up to `position`, with this membership. Of the entries it
+    /// contains, `kept` stay in memory for followers that lag, within `bytes_max`.
+    pub fn checkpointed(
+        &mut self,
+        position: Position,
+        conf_state: ConfState,
+        kept: u64,
+        bytes_max: usize,
+    ) -> wal::Ticket {
+        let recorded = wal::ConfState {
             voters: conf_state.voters.clone(),
             learners: conf_state.learners.clone(),
             ..Default::default()
         };
+        self.node.checkpointed(position, conf_state, kept, bytes_max);
         self.wal.save_snapshot(&wal::Snapshot {
             index: position.index,
             term: position.term,
-            conf_state: Some(conf_state),
+            conf_state: Some(recorded),
         })
     }
 
@@ -271,7 +297,7 @@ fn check_identity(identity: Identity, metadata: &wal::Metadata) -> Result<(), Re
 }
 
 /// raft's view of a recovered log. The commit index is lifted to what the page store holds (DESIGN 12 (5)).
-fn storage_of(recovered: &wal::Recovered, applied: &Applied, member_id: u64) -> Result<LogStorage, ReplicaError> {
+fn storage_of(recovered: &wal::Recovered, applied: &Applied) -> Result<LogStorage, ReplicaError> {
     let released_term = match recovered.term_after {
         Some(term) => term,
         None if recovered.entries_after == applied.position.index => applied.position.term,
@@ -294,56 +320,52 @@ fn storage_of(recovered: &wal::Recovered, applied: &Applied, member_id: u64) -> 
         vote: state.vote,
         commit: state.commit.max(applied.position.index).min(last),
     };
-    let voters = if applied.voters.is_empty() {
-        vec![member_id]
+    let conf_state = if applied.position.index == 0 {
+        founded_by(&recovered.entries)
     } else {
-        applied.voters.clone()
+        applied.conf_state.clone()
     };
     let entries = recovered.entries.iter().map(from_wal);
-    Ok(LogStorage::new(
-        released,
-        entries,
-        hard_state,
-        ConfState {
-            voters,
-            ..Default::default()
-        },
-    ))
+    Ok(LogStorage::new(released, entries, hard_state, conf_state))
 }
 
-/// A new log, as etcd begins one: the membership change that adds the sole voter, committed in term 1.
-fn bootstrap<D: Disk>(
-    disk: &mut D,
-    directory: &Path,
-    options: &ReplicaOptions,
-    context: Bytes,
-) -> Result<(wal::Writer, LogStorage), ReplicaError> {
-    let Identity { cluster_id, member_id } = options.identity;
-    let metadata = wal::Metadata {
-        node_id: member_id,
-        cluster_id,
-    };
-    let mut wal = wal::create(disk, directory, metadata, options.wal.clone())?;
-    let change = ConfChange {
-        change_type: ConfChangeType::AddNode as i32,
-        node_id: member_id,
-        context,
-        id: 0,
-    };
-    let entry = Entry {
-        entry_type: EntryType::EntryConfChange as i32,
-        term: 1,
-        index: 1,
-        // AddNode is 0 in raftpb as well, and the field numbers agree.
-        data: prost::Message::encode_to_vec(&change).into(),
+/// The voters that a log begins with, before anything of it is applied: those whom its first entries, of term 1, add.
+fn founded_by(entries: &[wal::Entry]) -> ConfState {
+    let founding = entries.iter().zip(1..).map_while(|(entry, index)| {
+        (entry.index == index && entry.term == 1)
+            .then(|| added_by(entry))
+            .flatten()
+    });
+    ConfState {
+        voters: founding.collect(),
         ..Default::default()
-    };
+    }
+}
+
+/// Whom an entry adds as a voter.
+fn added_by(entry: &wal::Entry) -> Option<u64> {
+    let change = (entry.kind == EntryType::EntryConfChange as u64)
+        .then(|| <ConfChange as prost::Message>::decode(entry.data.clone()).ok())??;
+    (change.change_type == ConfChangeType::AddNode as i32).then_some(change.node_id)
+}
+
+/// The beginning of a new log, as etcd writes it: the membership changes that add the founders, by id, committed in
+/// term 1. Who joins a cluster begins with nothing.
+fn found<D: Disk>(disk: &mut D, wal: &mut wal::Writer, founders: &[Founder]) -> Result<LogStorage, ReplicaError> {
+    if founders.is_empty() {
+        let (hard_state, conf_state) = Default::default();
+        return Ok(LogStorage::new(Position::default(), [], hard_state, conf_state));
+    }
+    let mut founders = founders.to_vec();
+    founders.sort_by_key(|founder| founder.id);
+    let entries: Vec<Entry> = founders.iter().zip(1..).map(founding_entry).collect();
     let state = HardState {
         term: 1,
-        vote: member_id,
-        commit: 1,
+        vote: 0,
+        commit: entries.len() as u64,
     };
-    let ticket = wal.append(&[to_wal(entry.clone())], Some(&wal_state(&state)));
+    let logged: Vec<wal::Entry> = entries.iter().cloned().map(to_wal).collect();
+    let ticket = wal.append(&logged, Some(&wal_state(&state)));
     let mut completions = Vec::new();
     while wal.durable() < ticket {
         wal.submit(disk, Duration::ZERO);
@@ -353,10 +375,27 @@ fn bootstrap<D: Disk>(
         }
     }
     let conf_state = ConfState {
-        voters: vec![member_id],
+        voters: founders.iter().map(|founder| founder.id).collect(),
         ..Default::default()
     };
-    Ok((wal, LogStorage::new(Position::default(), [entry], state, conf_state)))
+    Ok(LogStorage::new(Position::default(), entries, state, conf_state))
+}
+
+fn founding_entry((founder, index): (&Founder, u64)) -> Entry {
+    let change = ConfChange {
+        change_type: ConfChangeType::AddNode as i32,
+        node_id: founder.id,
+        context: founder.context.clone(),
+        id: 0,
+    };
+    Entry {
+        entry_type: EntryType::EntryConfChange as i32,
+        term: 1,
+        index,
+        // AddNode is 0 in raftpb as well, and the field numbers agree.
+        data: prost::Message::encode_to_vec(&change).into(),
+        ..Default::default()
+    }
 }
 
 fn to_wal(entry: Entry) -> wal::Entry {
@@ -388,6 +427,7 @@ fn wal_state(state: &HardState) -> wal::HardState {
 
 #[cfg(test)]
 mod tests {
+    use super::super::node::Proposed;
     use super::*;
     use crate::io::memory::MemoryDisk;
 
@@ -411,11 +451,17 @@ mod tests {
         }
     }
 
+    fn founders() -> [Founder; 1] {
+        [Founder {
+            id: IDENTITY.member_id,
+            context: Bytes::from_static(b"{}"),
+        }]
+    }
+
     /// A leading replica, and what it committed on the way there.
     fn start(disk: &mut MemoryDisk, applied: &Applied) -> (Replica, Vec<(u64, Bytes)>) {
         let directory = Path::new("/data/member/wal");
-        let (mut replica, _) =
-            Replica::start(disk, directory, options(IDENTITY), applied, Bytes::from_static(b"{}")).unwrap();
+        let (mut replica, _) = Replica::start(disk, directory, options(IDENTITY), applied, &founders()).unwrap();
         settle(&mut replica, disk);
         // raft-rs lets nobody campaign who has not applied a committed membership change.
         let mut found = committed(&mut replica);
@@ -462,7 +508,10 @@ mod tests {
     fn proposals_come_back_committed_and_survive_a_restart() {
         let mut disk = disk();
         let (mut replica, _) = start(&mut disk, &Applied::default());
-        let first = replica.node().propose(vec!["a".into(), "b".into()]).unwrap();
+        let proposed = replica.node().propose(vec!["a".into(), "b".into()]);
+        let Proposed::Appended(first) = proposed else {
+            panic!("{proposed:?}");
+        };
         settle(&mut replica, &mut disk);
         let expected = vec![(first.index, Bytes::from("a")), (first.index + 1, Bytes::from("b"))];
         assert_eq!(committed(&mut replica), expected);
@@ -475,7 +524,7 @@ mod tests {
                 index: first.index,
                 term: first.term,
             },
-            voters: vec![0x7],
+            conf_state: ConfState::from((vec![0x7], vec![])),
         };
         let (mut replica, found) = start(&mut disk, &applied);
         assert_eq!(found, expected[1..]);
@@ -486,7 +535,7 @@ mod tests {
     fn a_lone_commit_index_costs_no_write() {
         let mut disk = disk();
         let (mut replica, _) = start(&mut disk, &Applied::default());
-        replica.node().propose(vec!["a".into()]).unwrap();
+        replica.node().propose(vec!["a".into()]);
         replica.pump(&mut disk, Duration::ZERO);
         settle(&mut replica, &mut disk);
         let before = replica.wal().durable();
@@ -512,7 +561,7 @@ mod tests {
             Path::new("/data/member/wal"),
             options(other),
             &Applied::default(),
-            Bytes::new(),
+            &founders(),
         );
         assert!(matches!(result, Err(ReplicaError::OtherIdentity { .. })));
     }

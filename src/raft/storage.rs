@@ -1,10 +1,10 @@
 //! The raft log as raft-rs reads it: the entries after the last released index, in memory.
 //!
 //! Every entry here is also in the write-ahead log, or in the batch on its way there; `wal` is the durable copy, this
-//! is the readable one. Released entries are those that the state machine and every follower no longer need. One owner,
-//! the log core. Reads cost O(1) per entry.
+//! is the readable one. Released entries are those that the state machine no longer needs, less what is kept for
+//! followers that lag; who lags further gets a snapshot. One owner, the log core. Reads cost O(1) per entry.
 
-use raft::eraftpb::{ConfState, Entry, HardState, Snapshot};
+use raft::eraftpb::{ConfState, Entry, HardState, Snapshot, SnapshotMetadata};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
 use std::collections::VecDeque;
 
@@ -18,6 +18,8 @@ pub struct LogStorage {
     bytes: usize,
     hard_state: HardState,
     conf_state: ConfState,
+    /// What a durable checkpoint holds: a snapshot that can be sent.
+    snapshot: Option<SnapshotMetadata>,
 }
 
 /// An entry's place in the log.
@@ -43,6 +45,7 @@ impl LogStorage {
             bytes: 0,
             hard_state,
             conf_state,
+            snapshot: None,
         };
         storage.append(entries);
         storage
@@ -86,9 +89,23 @@ impl LogStorage {
         &self.conf_state
     }
 
-    /// Drops entries up to and including `index`, but never the last one held.
-    pub fn release_to(&mut self, index: u64) {
-        while self.entries.len() > 1 && self.entries[0].index <= index {
+    /// A durable checkpoint holds everything up to `position`, with this membership.
+    pub fn set_snapshot(&mut self, position: Position, conf_state: ConfState) {
+        self.snapshot = Some(SnapshotMetadata {
+            conf_state: Some(conf_state),
+            index: position.index,
+            term: position.term,
+        });
+    }
+
+    /// Drops entries up to and including `index`, the newest `kept` of them excepted as long as what is held stays
+    /// within `bytes_max`, and never the last one held.
+    pub fn release_to(&mut self, index: u64, kept: u64, bytes_max: usize) {
+        let kept_after = index.saturating_sub(kept);
+        while self.entries.len() > 1
+            && self.entries[0].index <= index
+            && (self.entries[0].index <= kept_after || self.bytes > bytes_max)
+        {
             let entry = self.entries.pop_front().expect("not empty");
             self.bytes -= entry.data.len();
             self.released = Position {
@@ -168,8 +185,14 @@ impl Storage for LogStorage {
         Ok(self.last())
     }
 
-    fn snapshot(&self, _request_index: u64, _to: u64) -> raft::Result<Snapshot> {
-        Err(raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable))
+    fn snapshot(&self, request_index: u64, _to: u64) -> raft::Result<Snapshot> {
+        match &self.snapshot {
+            Some(metadata) if metadata.index >= request_index.max(self.released.index) => Ok(Snapshot {
+                metadata: Some(metadata.clone()),
+                ..Default::default()
+            }),
+            _ => Err(raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable)),
+        }
     }
 }
 
@@ -232,11 +255,33 @@ mod tests {
     #[test]
     fn release_keeps_the_last_entry() {
         let mut storage = storage();
-        storage.release_to(6);
+        storage.release_to(6, 0, usize::MAX);
         assert_eq!(storage.first_index().unwrap(), 7);
         assert_eq!(storage.term(6).unwrap(), 2);
-        storage.release_to(100);
+        storage.release_to(100, 0, usize::MAX);
         assert_eq!(storage.last_index().unwrap(), 7);
         assert_eq!(storage.bytes(), 10);
+    }
+
+    #[test]
+    fn some_entries_are_kept_for_followers_within_a_bound() {
+        let mut storage = storage();
+        storage.release_to(6, 2, usize::MAX);
+        assert_eq!(storage.first_index().unwrap(), 5);
+        storage.release_to(6, 1, usize::MAX);
+        assert_eq!(storage.first_index().unwrap(), 6);
+        storage.release_to(6, 1, 15);
+        assert_eq!(storage.first_index().unwrap(), 7);
+    }
+
+    #[test]
+    fn a_snapshot_is_a_checkpoint_that_what_is_held_continues() {
+        let mut storage = storage();
+        assert!(storage.snapshot(0, 1).is_err());
+        storage.set_snapshot(Position { index: 6, term: 2 }, ConfState::from((vec![1, 2], vec![3])));
+        let metadata = storage.snapshot(0, 1).unwrap().metadata.unwrap();
+        assert_eq!((metadata.index, metadata.term), (6, 2));
+        assert_eq!(metadata.conf_state.unwrap().learners, [3]);
+        assert!(storage.snapshot(7, 1).is_err(), "older than what is asked for");
     }
 }

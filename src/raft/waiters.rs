@@ -1,10 +1,13 @@
 //! Who waits for which entry of the log.
 //!
-//! Proposals get consecutive indexes, so the waiters form a queue in log order: O(1) to add and to find, no hashing. A
-//! waiter is answered once: by its entry, or with "dropped" when another entry took its place.
+//! What this member appends as the leader gets consecutive indexes, so those who wait for it form a queue in log order:
+//! O(1) to add and to find, no hashing. What went to another leader is found by the request's id, when its entry comes
+//! back. A waiter is answered once: by its entry, or with "dropped" when another entry took its place. Bytes of what is
+//! under way are counted here.
 
 use super::storage::Position;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
 
 /// Who waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,43 +18,111 @@ pub struct Waiter {
     pub token: u64,
 }
 
+/// A proposal in the log of this member, as it leads.
+#[derive(Debug)]
+struct Appended {
+    position: Position,
+    /// `None` for a proposal of the member itself.
+    waiter: Option<Waiter>,
+    bytes: usize,
+}
+
+/// A proposal on its way through another leader.
+#[derive(Debug)]
+struct Forwarded {
+    waiter: Option<Waiter>,
+    bytes: usize,
+    /// When it is given up: it, or its answer, was lost.
+    until: Duration,
+}
+
 /// The waiters of proposals under way.
 #[derive(Debug, Default)]
 pub struct Waiters {
-    queue: VecDeque<(Position, Waiter)>,
+    queue: VecDeque<Appended>,
+    forwarded: HashMap<u64, Forwarded>,
+    bytes: usize,
 }
 
 impl Waiters {
-    /// Adds the waiter of the entry at `position`, which lies behind all those waited for.
-    pub fn push(&mut self, position: Position, waiter: Waiter) {
-        if let Some((last, _)) = self.queue.back() {
+    /// Adds a proposal of `bytes` bytes that was appended at `position`. Those who wait for what an earlier term had
+    /// there go to `dropped`: another leader's log took its place meanwhile.
+    pub fn appended(&mut self, position: Position, waiter: Option<Waiter>, bytes: usize, dropped: &mut Vec<Waiter>) {
+        while let Some(last) = self.queue.back().filter(|last| last.position.index >= position.index) {
             assert!(
-                position.index > last.index,
+                last.position.term < position.term,
                 "entry {} is waited for already",
                 position.index
             );
+            let replaced = self.queue.pop_back().expect("there is a last one");
+            self.bytes -= replaced.bytes;
+            dropped.extend(replaced.waiter);
         }
-        self.queue.push_back((position, waiter));
+        self.bytes += bytes;
+        self.queue.push_back(Appended {
+            position,
+            waiter,
+            bytes,
+        });
     }
 
-    /// The waiter of the entry that is applied now. Waiters whose entries were replaced go to `dropped`.
+    /// Adds a proposal that went to the leader under the request's `id`, to be given up at `until`.
+    pub fn forwarded(&mut self, id: u64, waiter: Option<Waiter>, bytes: usize, until: Duration) {
+        self.bytes += bytes;
+        let before = self.forwarded.insert(id, Forwarded { waiter, bytes, until });
+        assert!(before.is_none(), "request id {id:x} is in use");
+    }
+
+    /// Who waits for the entry that is applied now, by its position. Those whose entries were replaced go to `dropped`.
     pub fn take(&mut self, applied: Position, dropped: &mut Vec<Waiter>) -> Option<Waiter> {
-        while let Some((position, waiter)) = self.queue.front().copied() {
-            if position.index > applied.index {
+        while let Some(first) = self.queue.front() {
+            if first.position.index > applied.index {
                 return None;
             }
-            self.queue.pop_front();
-            if position == applied {
-                return Some(waiter);
+            let first = self.queue.pop_front().expect("there is a first one");
+            self.bytes -= first.bytes;
+            if first.position == applied {
+                return first.waiter;
             }
-            dropped.push(waiter);
+            dropped.extend(first.waiter);
         }
         None
     }
 
-    /// How many wait.
+    /// Who waits for a request that went to another leader.
+    pub fn take_forwarded(&mut self, id: u64) -> Option<Waiter> {
+        if self.forwarded.is_empty() {
+            return None;
+        }
+        let forwarded = self.forwarded.remove(&id)?;
+        self.bytes -= forwarded.bytes;
+        forwarded.waiter
+    }
+
+    /// Gives up what was forwarded and not heard of in time; whoever waited for it.
+    pub fn expire(&mut self, now: Duration) -> Vec<Waiter> {
+        let mut late = Vec::new();
+        let mut bytes = 0;
+        self.forwarded.retain(|_, forwarded| {
+            let keep = forwarded.until > now;
+            if !keep {
+                bytes += forwarded.bytes;
+                late.extend(forwarded.waiter);
+            }
+            keep
+        });
+        self.bytes -= bytes;
+        late
+    }
+
+    /// How many proposals are under way.
     pub fn count(&self) -> usize {
-        self.queue.len()
+        self.queue.len() + self.forwarded.len()
+    }
+
+    /// Their bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 }
 
@@ -59,21 +130,57 @@ impl Waiters {
 mod tests {
     use super::*;
 
+    fn waiter(token: u64) -> Waiter {
+        Waiter { core: 0, token }
+    }
+
+    fn at(index: u64, term: u64) -> Position {
+        Position { index, term }
+    }
+
     #[test]
     fn each_waiter_is_answered_once() {
-        let waiter = |token| Waiter { core: 0, token };
-        let at = |index, term| Position { index, term };
         let mut waiters = Waiters::default();
-        for index in 5..9 {
-            waiters.push(at(index, 2), waiter(index));
-        }
         let mut dropped = Vec::new();
+        for index in 5..9 {
+            waiters.appended(at(index, 2), Some(waiter(index)), 10, &mut dropped);
+        }
         assert_eq!(waiters.take(at(4, 2), &mut dropped), None);
         assert_eq!(waiters.take(at(5, 2), &mut dropped), Some(waiter(5)));
         assert_eq!(waiters.take(at(6, 3), &mut dropped), None, "another leader's entry");
         assert_eq!(dropped, [waiter(6)]);
         assert_eq!(waiters.take(at(8, 2), &mut dropped), Some(waiter(8)));
         assert_eq!(dropped, [waiter(6), waiter(7)]);
-        assert_eq!(waiters.count(), 0);
+        assert_eq!((waiters.count(), waiters.bytes()), (0, 0));
+    }
+
+    #[test]
+    fn what_a_later_term_appends_takes_the_place_of_what_an_earlier_one_had_there() {
+        let mut waiters = Waiters::default();
+        let mut dropped = Vec::new();
+        for index in 5..8 {
+            waiters.appended(at(index, 2), Some(waiter(index)), 10, &mut dropped);
+        }
+        waiters.appended(at(6, 4), Some(waiter(60)), 10, &mut dropped);
+        assert_eq!(dropped, [waiter(7), waiter(6)]);
+        assert_eq!((waiters.count(), waiters.bytes()), (2, 20));
+        assert_eq!(waiters.take(at(5, 2), &mut dropped), Some(waiter(5)));
+        assert_eq!(waiters.take(at(6, 4), &mut dropped), Some(waiter(60)));
+    }
+
+    #[test]
+    fn what_was_forwarded_is_found_by_its_id_or_given_up() {
+        let mut waiters = Waiters::default();
+        let until = Duration::from_secs(5);
+        for id in 1..4 {
+            waiters.forwarded(id, Some(waiter(id)), 10, until * id as u32);
+        }
+        assert_eq!(waiters.take_forwarded(2), Some(waiter(2)));
+        assert_eq!(waiters.take_forwarded(2), None);
+        assert_eq!(waiters.expire(until), [waiter(1)]);
+        assert_eq!(waiters.take_forwarded(1), None);
+        assert_eq!((waiters.count(), waiters.bytes()), (1, 10));
+        assert_eq!(waiters.take_forwarded(3), Some(waiter(3)));
+        assert_eq!(waiters.bytes(), 0);
     }
 }

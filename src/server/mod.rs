@@ -82,6 +82,9 @@ pub enum ServerError {
         /// What is wrong and what to do.
         problem: String,
     },
+    /// A cluster is asked for.
+    #[error("--initial-cluster: clusters of more than one member are not built yet; name only this member (--name)")]
+    Cluster,
     /// The data can't be served.
     #[error(transparent)]
     Boot(#[from] BootError),
@@ -110,6 +113,9 @@ enum End {
 pub fn run(config: &Config) -> Result<(), ServerError> {
     crate::reactor::allocator::map_large_pieces();
     logging::tell_configuration(config);
+    if config.initial_cluster.members.len() > 1 || config.initial_cluster.exists {
+        return Err(ServerError::Cluster);
+    }
     let termination = take_signals()?;
     probe()?;
     let allowance = Allowance::of_this_process().map_err(system("ask which CPUs may be used"))?;
@@ -239,6 +245,13 @@ fn boot(config: &Config, roles: &Roles, budget: &Budget, readers: &Readers) -> B
         pad_batches: config.wal_pad_batches,
         ..wal::Options::new(rand::random(), 0..wal::TOKENS)
     };
+    let member = Member {
+        id: identity.member_id,
+        name: config.name.clone(),
+        peer_urls: config.advertise_peer_urls.clone(),
+        client_urls: config.advertise_client_urls.clone(),
+        is_learner: false,
+    };
     let min_ttl_s = (3 * config.election_timeout / 2).as_secs_f64().ceil() as i64;
     Boot {
         data_directory: config.data_directory.clone(),
@@ -261,6 +274,10 @@ fn boot(config: &Config, roles: &Roles, budget: &Budget, readers: &Readers) -> B
         loader_token: 999,
         options: Options {
             tick: config.heartbeat_interval,
+            election_timeout: config.election_timeout,
+            first_id: request_ids(identity.member_id),
+            learners_max: config.learners_max,
+            strict_reconfiguration: config.strict_reconfiguration,
             catchup_entries: config.catchup_entries,
             quota_bytes: config.quota_bytes,
             memory: budget.log_core,
@@ -273,16 +290,17 @@ fn boot(config: &Config, roles: &Roles, budget: &Budget, readers: &Readers) -> B
                 .is_open("LeaseCheckpoint")
                 .then_some(crate::limits::LEASE_CHECKPOINT_INTERVAL),
         },
-        member: Member {
-            id: identity.member_id,
-            name: config.name.clone(),
-            peer_urls: config.advertise_peer_urls.clone(),
-            client_urls: config.advertise_client_urls.clone(),
-            is_learner: false,
-        },
+        founders: vec![member.clone()],
+        member,
+        ticks_ahead: 0,
         cluster_version: CLUSTER_VERSION.to_string(),
         readers: readers.clone(),
     }
+}
+
+/// Where a member's own requests begin to count: half of the numbers lie apart from those that clients' get.
+fn request_ids(member_id: u64) -> u64 {
+    (member_id << 48) | u64::from(rand::random::<u32>())
 }
 
 /// The reactor's name for `--wal-writer`.
@@ -501,6 +519,7 @@ fn settings(config: &Config, budget: &Budget, metrics: Arc<crate::metrics::Regis
             cluster_id: identity.cluster_id,
             member_id: identity.member_id,
         },
+        request_ids: rand::random(),
         max_txn_operations: config.max_txn_operations,
         max_request_bytes: config.max_request_bytes,
         quota_reported: config.quota_reported,

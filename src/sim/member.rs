@@ -63,6 +63,12 @@ pub fn draw(random: &mut Random, value_bytes_max: u64) -> Boot {
         cluster_id: CLUSTER_ID,
         member_id: MEMBER_ID,
     };
+    let member = Member {
+        id: identity.member_id,
+        name: "simulated".into(),
+        peer_urls: vec!["http://127.0.0.1:2380".into()],
+        ..Default::default()
+    };
     Boot {
         data_directory: DATA.into(),
         wal_directory: PathBuf::from(DATA).join("member").join("wal"),
@@ -79,6 +85,10 @@ pub fn draw(random: &mut Random, value_bytes_max: u64) -> Boot {
         loader_token: 99,
         options: Options {
             tick: Duration::from_millis(100),
+            election_timeout: Duration::from_secs(1),
+            first_id: MEMBER_ID << 48,
+            learners_max: 1,
+            strict_reconfiguration: true,
             catchup_entries,
             quota_bytes,
             memory: Memory {
@@ -88,12 +98,9 @@ pub fn draw(random: &mut Random, value_bytes_max: u64) -> Boot {
             auto_compaction: Default::default(),
         },
         lessor: LessorConfig::default(),
-        member: Member {
-            id: identity.member_id,
-            name: "simulated".into(),
-            peer_urls: vec!["http://127.0.0.1:2380".into()],
-            ..Default::default()
-        },
+        member: member.clone(),
+        founders: vec![member],
+        ticks_ahead: 0,
         cluster_version: "3.7.0".into(),
         readers: Readers::new(1),
     }

@@ -87,6 +87,7 @@ impl Run {
             0,
             Request::Propose {
                 token,
+                id: token,
                 payload,
                 quota_bytes,
             },
@@ -112,10 +113,11 @@ impl Run {
         if self.canary == Canary::EarlyExpiry && !self.sung && self.in_flight.is_empty() {
             self.sung = true;
             let lease_revoke = Some(LeaseRevokeRequest { id });
-            core.propose_own(InternalRaftRequest {
+            let request = InternalRaftRequest {
                 lease_revoke,
                 ..Default::default()
-            });
+            };
+            core.propose_own(request, now);
             return;
         }
         self.next_token += 1;

@@ -228,6 +228,7 @@ impl Restore {
         let (applied_index, applied_term) = (fields.applied_index, fields.term);
         let window = WindowWriter::new(revision);
         let view = View {
+            sole_voter: false,
             revision,
             compact_revision: compaction.compact_revision(),
             applied_index,

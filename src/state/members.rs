@@ -88,6 +88,27 @@ impl Members {
         self.changed.insert(id);
     }
 
+    /// Gives a learner its vote, as a configuration change does.
+    pub fn promote(&mut self, id: u64) {
+        if let Some(member) = self.members.get_mut(&id) {
+            member.is_learner = false;
+            self.changed.insert(id);
+        }
+    }
+
+    /// Tells where peers reach a member from now on, as a configuration change does.
+    pub fn set_peer_urls(&mut self, id: u64, peer_urls: Vec<String>) {
+        if let Some(member) = self.members.get_mut(&id) {
+            member.peer_urls = peer_urls;
+            self.changed.insert(id);
+        }
+    }
+
+    /// The ids of members that were removed.
+    pub fn removed(&self) -> impl Iterator<Item = u64> {
+        self.removed.iter().copied()
+    }
+
     pub(crate) fn set_attributes(&mut self, request: &ClusterMemberAttrSetRequest) -> Result<(), StateError> {
         let attributes = request.member_attributes.clone().unwrap_or_default();
         match self.members.get_mut(&request.member_id) {

@@ -147,7 +147,7 @@ impl State {
     ///
     /// # Panics
     /// While an entry is half applied.
-    pub fn publish(&mut self, term: u64, pages: Root) -> View {
+    pub fn publish(&mut self, term: u64, sole_voter: bool, pages: Root) -> View {
         assert!(
             self.running.is_none(),
             "published in the middle of entry {}",
@@ -158,6 +158,7 @@ impl State {
             compact_revision: self.compaction.compact_revision(),
             applied_index: self.applied_index,
             term,
+            sole_voter,
             window: self.window.view(),
             pages,
         };

@@ -18,6 +18,7 @@ fn propose(bench: &mut Bench, token: u64, request: &InternalRaftRequest, quota_b
     let payload = request.encode_to_vec().into();
     let request = Request::Propose {
         token,
+        id: token,
         payload,
         quota_bytes,
     };

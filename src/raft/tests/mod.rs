@@ -1,5 +1,6 @@
 //! The log core on a disk in memory: proposals, restarts, checkpoints, compactions, leases.
 
+mod cluster;
 mod memory;
 mod readers;
 mod rules;
@@ -57,6 +58,10 @@ fn boot() -> Boot {
         loader_token: 99,
         options: Options {
             tick: TICK,
+            election_timeout: 10 * TICK,
+            first_id: 7 << 48,
+            learners_max: 1,
+            strict_reconfiguration: true,
             catchup_entries: 10,
             quota_bytes: None,
             memory: Memory {
@@ -66,14 +71,20 @@ fn boot() -> Boot {
             auto_compaction: Default::default(),
         },
         lessor: LessorConfig::default(),
-        member: Member {
-            id: 7,
-            name: "m".into(),
-            peer_urls: vec!["http://p".into()],
-            ..Default::default()
-        },
+        founders: vec![member(7)],
+        member: member(7),
+        ticks_ahead: 0,
         cluster_version: "3.7.0".into(),
         readers: Readers::new(1),
+    }
+}
+
+fn member(id: u64) -> Member {
+    Member {
+        id,
+        name: "m".into(),
+        peer_urls: vec![format!("http://p{id}")],
+        ..Default::default()
     }
 }
 
@@ -131,6 +142,7 @@ impl<D: Disk> Bench<D> {
             0,
             Request::Propose {
                 token,
+                id: token,
                 payload,
                 quota_bytes: 1,
             },
@@ -305,6 +317,7 @@ fn a_checkpoint_ends_in_the_middle_of_a_large_entry() {
             };
             let propose = Request::Propose {
                 token: 5,
+                id: 5,
                 payload: payload.encode_to_vec().into(),
                 quota_bytes: 0,
             };
@@ -396,6 +409,7 @@ fn a_full_quota_raises_nospace_and_refuses_writes() {
         0,
         Request::Propose {
             token: 1,
+            id: 1,
             payload,
             quota_bytes: 300,
         },

@@ -25,6 +25,7 @@ impl Bench {
         self.next_token += 1;
         let propose = Request::Propose {
             token: self.next_token,
+            id: self.next_token,
             payload: request.encode_to_vec().into(),
             quota_bytes: 0,
         };

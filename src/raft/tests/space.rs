@@ -27,6 +27,7 @@ impl Bench<FaultyDisk> {
         let (asked, payload) = (self.next_token, request.encode_to_vec().into());
         let propose = Request::Propose {
             token: asked,
+            id: asked,
             payload,
             quota_bytes,
         };

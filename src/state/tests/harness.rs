@@ -43,7 +43,7 @@ impl Member {
     pub fn new() -> Member {
         let mut state = State::new(LessorConfig::default());
         let root = Root::empty(Default::default());
-        let view = state.publish(1, root.clone());
+        let view = state.publish(1, true, root.clone());
         Member {
             state,
             index: 0,
@@ -95,7 +95,7 @@ impl Member {
         loop {
             match progress {
                 Progress::Done(outcome) => {
-                    self.view = self.state.publish(1, self.root.clone());
+                    self.view = self.state.publish(1, true, self.root.clone());
                     assert_eq!(outcome.revision, self.view.revision);
                     return outcome;
                 }
@@ -300,7 +300,7 @@ impl Member {
                 }
             }
         }
-        self.view = self.state.publish(1, self.root.clone());
+        self.view = self.state.publish(1, true, self.root.clone());
     }
 
     /// A checkpoint.
@@ -349,7 +349,7 @@ impl Member {
         restore.records(&batch).unwrap();
         self.state = restore.finish();
         self.index = self.state.applied_index();
-        self.view = self.state.publish(1, self.root.clone());
+        self.view = self.state.publish(1, true, self.root.clone());
     }
 
     /// All records of window and page store, in order.

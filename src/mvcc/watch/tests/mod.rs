@@ -115,6 +115,7 @@ impl World {
             compact_revision: self.compact_revision,
             applied_index: 0,
             term: 3,
+            sole_voter: true,
             window: self.window.view(),
             pages: self.pages.root().clone(),
         }

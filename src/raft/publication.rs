@@ -1,0 +1,78 @@
+//! What a member says of itself to the cluster after its start: its name, where clients reach it, and, while nobody has
+//! set one and it leads, the cluster's version. Said again until it is applied.
+
+use super::core::LogCore;
+use crate::proto::etcdserverpb::InternalRaftRequest;
+use crate::proto::membershippb::{Attributes, ClusterMemberAttrSetRequest, ClusterVersionSetRequest};
+use std::time::Duration;
+
+/// What is said.
+#[derive(Clone, Debug)]
+pub(super) struct Publication {
+    /// The member's name.
+    pub name: String,
+    /// Where clients reach it.
+    pub client_urls: Vec<String>,
+    /// The version of a cluster that has none.
+    pub cluster_version: String,
+}
+
+impl LogCore {
+    /// Whether all that this member has to say is applied.
+    pub fn is_published(&self) -> bool {
+        let Some(said) = &self.publication else { return true };
+        let member = self.state.members().get(self.member_id);
+        let known = member.is_some_and(|member| member.name == said.name && member.client_urls == said.client_urls);
+        known && self.state.members().version().is_some()
+    }
+
+    /// Says what is not known yet, if there is a leader, and not more often than a proposal takes at most.
+    pub(super) fn publish_member(&mut self, now: Duration) {
+        if self.publication.is_none() || now < self.publish_again_at || self.replica.node().leader() == 0 {
+            return;
+        }
+        if self.is_published() {
+            self.publication = None;
+        }
+        // A new leader looks first at what former ones have set.
+        if self.replica.node().is_leader() && !self.was_leader {
+            return;
+        }
+        let Some(said) = self.publication.clone().filter(|_| !self.stopping) else {
+            return;
+        };
+        let members = self.state.members();
+        let Some(member) = members.get(self.member_id) else {
+            return;
+        };
+        let is_known = member.name == said.name && member.client_urls == said.client_urls;
+        let has_version = members.version().is_some();
+        if !has_version && self.was_leader {
+            let version = ClusterVersionSetRequest {
+                ver: said.cluster_version,
+            };
+            let request = InternalRaftRequest {
+                cluster_version_set: Some(version),
+                ..Default::default()
+            };
+            self.propose_as_leader(request, now);
+        } else if is_known {
+            return;
+        }
+        self.publish_again_at = now + self.proposal_timeout();
+        if !is_known {
+            let attributes = ClusterMemberAttrSetRequest {
+                member_id: self.member_id,
+                member_attributes: Some(Attributes {
+                    name: said.name,
+                    client_urls: said.client_urls,
+                }),
+            };
+            let request = InternalRaftRequest {
+                cluster_member_attr_set: Some(attributes),
+                ..Default::default()
+            };
+            self.propose_own(request, now);
+        }
+    }
+}
