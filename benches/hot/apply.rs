@@ -63,7 +63,7 @@ impl Member {
     }
 
     fn publish(&mut self) {
-        black_box(self.state.publish(1, self.root.clone()));
+        black_box(self.state.publish(1, true, self.root.clone()));
         let revision = self.state.readable().revision;
         self.state.window_mut().trim(revision, WINDOW_BYTES);
     }

@@ -95,6 +95,7 @@ impl World {
             revision: self.revision,
             compact_revision: -1,
             applied_index: 0,
+            sole_voter: true,
             term: 1,
             window: self.window.view(),
             pages: Root::empty(Default::default()),

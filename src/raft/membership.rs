@@ -1,8 +1,8 @@
 //! Changes of the membership, and of who leads.
 //!
-//! A change is proposed alone, when none is under way (DESIGN 12 (16)). Apply decodes it itself, in raftpb's numbers, and
-//! checks it as etcd does against the members applied so far: what is refused never reaches raft-rs, on any member. What
-//! raft knows of the membership and what clients are told change in the same entry.
+//! A change is proposed alone, when none is under way (DESIGN 12 (16)). Apply decodes it itself, in raftpb's numbers,
+//! and checks it as etcd does against the members applied so far: what is refused never reaches raft-rs, on any member.
+//! What raft knows of the membership and what clients are told change in the same entry.
 
 use super::apply::Applier;
 use super::core::{Fatal, LogCore};

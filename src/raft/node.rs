@@ -2,8 +2,8 @@
 //!
 //! Input: proposals, messages of other members, ticks, "this batch is persisted". Output: batches to persist, messages,
 //! entries to apply, read indexes. No disk, no clock, no randomness of its own. Promises: an entry is handed out for
-//! apply only when it is committed and persisted here (DESIGN 3 (3), also with one voter); proposals that raft drops are
-//! reported at once; a batch given to the log is acknowledged to raft only by `persisted`, in order; a message that
+//! apply only when it is committed and persisted here (DESIGN 3 (3), also with one voter); proposals that raft drops
+//! are reported at once; a batch given to the log is acknowledged to raft only by `persisted`, in order; a message that
 //! promises something durable is handed out only after that.
 
 use super::storage::{LogStorage, Position};

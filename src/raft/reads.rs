@@ -1,11 +1,11 @@
 //! Linearizable reads: rounds of read indexes, each for all who wait when it begins.
 //!
 //! A round asks raft for the commit index, confirmed by a majority, with a context that was never used before (raft-rs
-//! finds rounds by their contexts: a late answer to a first use would confirm a second). Who asks while one is under way
-//! joins the next. A round that is not answered in time, or whose leader is gone, begins anew with another context, for
-//! raft drops rounds without a word when there is no leader, or a new one has committed nothing yet (DESIGN 12 (15)).
-//! The answer leaves when a view that contains the index is published. The same rounds confirm leadership to those who
-//! need to know that it lasted past a moment: renewals and expiry of leases (DESIGN 12 (20)).
+//! finds rounds by their contexts: a late answer to a first use would confirm a second). Who asks while one is under
+//! way joins the next. A round that is not answered in time, or whose leader is gone, begins anew with another context,
+//! for raft drops rounds without a word when there is no leader, or a new one has committed nothing yet (DESIGN 12
+//! (15)). The answer leaves when a view that contains the index is published. The same rounds confirm leadership to
+//! those who need to know that it lasted past a moment: renewals and expiry of leases (DESIGN 12 (20)).
 
 use super::core::LogCore;
 use super::messages::{Dropped, Reply};

@@ -12,6 +12,9 @@ use std::path::Path;
 
 /// Binds every URL that is listened on.
 pub fn listen(config: &Config) -> Result<Vec<ListenSocket>, ServerError> {
+    if config.initial_cluster.members.len() > 1 || config.initial_cluster.exists {
+        return Err(ServerError::Cluster);
+    }
     let options = ListenOptions {
         reuse_port: config.reuse_port,
     };

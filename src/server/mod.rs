@@ -113,9 +113,6 @@ enum End {
 pub fn run(config: &Config) -> Result<(), ServerError> {
     crate::reactor::allocator::map_large_pieces();
     logging::tell_configuration(config);
-    if config.initial_cluster.members.len() > 1 || config.initial_cluster.exists {
-        return Err(ServerError::Cluster);
-    }
     let termination = take_signals()?;
     probe()?;
     let allowance = Allowance::of_this_process().map_err(system("ask which CPUs may be used"))?;

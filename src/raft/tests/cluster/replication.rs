@@ -1,0 +1,116 @@
+//! Elections, replication, forwarding, and what becomes of proposals whose leader is gone.
+
+use super::*;
+
+#[test]
+fn three_members_elect_replicate_and_answer_where_they_were_asked() {
+    let mut cluster = Cluster::new(&[1, 2, 3]);
+    let leader = cluster.elect();
+    let follower = if leader == 1 { 2 } else { 1 };
+    assert_eq!(cluster.put(leader, "a"), 2);
+    assert_eq!(
+        cluster.put(follower, "b"),
+        3,
+        "a follower's proposal goes through the leader"
+    );
+    cluster.tick();
+    cluster.assert_equal();
+    cluster.wait("all have said who they are", |cluster| {
+        cluster.up.values().all(|bench| bench.core.is_published())
+    });
+    for bench in cluster.up.values() {
+        assert_eq!(bench.core.state().members().iter().count(), 3);
+        assert!(bench.core.state().members().iter().all(|member| member.name == "m"));
+    }
+}
+
+#[test]
+fn what_was_acknowledged_survives_the_leader_and_restarts_of_all() {
+    let mut cluster = Cluster::new(&[1, 2, 3]);
+    let leader = cluster.elect();
+    assert_eq!(cluster.put(leader, "a"), 2);
+    cluster.stop(leader);
+    let second = cluster.elect();
+    assert_eq!(cluster.put(second, "b"), 3);
+    cluster.start(leader);
+    cluster.elect();
+    cluster.tick();
+    cluster.assert_equal();
+    for id in [1, 2, 3] {
+        cluster.stop(id);
+    }
+    for id in [1, 2, 3] {
+        cluster.start(id);
+    }
+    let third = cluster.elect();
+    assert_eq!(cluster.put(third, "c"), 4);
+    assert_eq!(cluster.up[&third].revision_of("a"), Some(2));
+    cluster.tick();
+    cluster.assert_equal();
+}
+
+#[test]
+fn a_leader_alone_acknowledges_nothing_and_its_proposals_are_replaced() {
+    let mut cluster = Cluster::new(&[1, 2, 3]);
+    let leader = cluster.elect();
+    cluster.isolate(leader);
+    let lost = cluster.begin_put(leader, "lost");
+    cluster.tick();
+    assert!(cluster.take_reply(lost).is_none());
+    cluster.wait("another leads and the first has stepped down", |cluster| {
+        let leaders = cluster.leaders();
+        leaders.len() == 1 && leaders[0] != leader
+    });
+    let second = cluster.leaders()[0];
+    let held = cluster.begin_put(leader, "held");
+    cluster.settle();
+    assert!(
+        cluster.take_reply(held).is_none(),
+        "a proposal waits while there is no leader"
+    );
+    assert_eq!(cluster.put(second, "won"), 2);
+    cluster.cut.clear();
+    cluster.elect();
+    cluster.wait("the replaced one is told", |cluster| {
+        cluster.tick();
+        matches!(
+            cluster.take_reply(lost),
+            Some(Reply::Dropped {
+                reason: Dropped::NoLeader,
+                ..
+            })
+        )
+    });
+    cluster.wait("what was held goes through the new leader", |cluster| {
+        matches!(cluster.take_reply(held), Some(Reply::Applied { .. }))
+    });
+    cluster.tick();
+    cluster.assert_equal();
+    assert_eq!(cluster.up[&leader].revision_of("lost"), None);
+}
+
+#[test]
+fn proposals_without_a_leader_are_given_up_in_time() {
+    let mut cluster = Cluster::new(&[1, 2, 3]);
+    let leader = cluster.elect();
+    for id in [1, 2, 3] {
+        if id != leader {
+            cluster.stop(id);
+        }
+    }
+    cluster.wait("it steps down", |cluster| cluster.leaders().is_empty());
+    let token = cluster.begin_put(leader, "a");
+    let read = cluster.ask(leader, |token| Request::ReadIndex { token });
+    for _ in 0..60 {
+        cluster.tick();
+        assert!(cluster.take_reply(token).is_none() && cluster.take_reply(read).is_none());
+    }
+    for _ in 0..15 {
+        cluster.tick();
+    }
+    for asked in [token, read] {
+        let reply = cluster.take_reply(asked);
+        assert!(matches!(reply, Some(Reply::Dropped { .. })), "{reply:?}");
+    }
+    assert_eq!(cluster.up[&leader].core.pending(), 0);
+}
