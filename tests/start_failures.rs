@@ -61,7 +61,7 @@ fn what_must_not_be_ignored_is_refused() {
             "--initial-cluster=default=http://localhost:2380,other=http://localhost:2390",
             "more than one member",
         ),
-        ("--initial-cluster-state=existing", "not built yet"),
+        ("--initial-cluster-state=existing", "more than one member"),
         ("--force-new-cluster", "not built yet"),
         ("--discovery-endpoints=http://x", "not built yet"),
         ("--discovery-srv=example.com", "not built yet"),
