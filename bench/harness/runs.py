@@ -59,8 +59,8 @@ class Progress:
     def step(self, seconds, text):
         self.done += seconds
         elapsed = time.monotonic() - self.began
-        left = elapsed / self.done * max(0, self.planned - self.done)
-        share = min(100, 100 * self.done / max(self.planned, 1e-9))
+        left = elapsed / max(self.done, 1e-9) * max(0, self.planned - self.done)
+        share = min(100, 100 * self.done / self.planned) if self.planned else 100
         print(f"[{share:3.0f}%, {clock(left):>6} left] {text}", file=sys.stderr, flush=True)
 
 

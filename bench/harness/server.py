@@ -12,7 +12,7 @@ import time
 from . import grpc
 from .machine import TARGET, Failure
 
-SERVER_CORE, LOAD_CORE = "0", "1"
+SERVER_CORE = "0"
 # The keys, and room for the history that the puts leave.
 QUOTA_BYTES = 16 << 30
 READY_SECONDS, RESTART_SECONDS = 60, 300

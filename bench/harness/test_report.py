@@ -23,13 +23,23 @@ BROWSER_SECONDS = 120
 PROBE = """<script>
 addEventListener("load", () => {
   const size = (mark) => { const box = mark.getBBox(); return box.width + box.height; };
-  const charts = [...document.querySelectorAll("svg.chart")].map((chart) => ({
+  const inks = (chart) => {
+    const card = getComputedStyle(chart.closest("figure")).backgroundColor;
+    const ink = (mark) => getComputedStyle(mark)[mark.tagName === "polyline" ? "stroke" : "fill"];
+    const shown = (mark) => size(mark) > 0 && ![card, "none", "rgba(0, 0, 0, 0)"].includes(ink(mark));
+    const marks = [...chart.querySelectorAll("polyline, rect.bar, circle.dot")];
+    return { marks: marks.length, shown: marks.filter(shown).length, inks: new Set(marks.map(ink)).size };
+  };
+  const look = () => [...document.querySelectorAll("svg.chart")].map((chart) => ({
     name: chart.getAttribute("aria-label"),
     width: chart.getBoundingClientRect().width,
     height: chart.getBoundingClientRect().height,
-    marks: [...chart.querySelectorAll("polyline, rect.bar, circle.dot")].filter((mark) => size(mark) > 0).length,
+    servers: chart.closest("figure").querySelectorAll(".legend span").length,
+    ...inks(chart),
   }));
+  let charts = look();
   document.getElementById("theme").click();
+  charts = [...charts, ...look()];
   const found = document.createElement("pre");
   found.id = "probe";
   found.textContent = JSON.stringify({
@@ -103,8 +113,12 @@ class Report(unittest.TestCase):
         names = [name for name, _ in Marks(report.page(stored())).charts]
         wanted = ["Latency: Durable puts, 512 in flight", "Throughput", "Server CPU for one call", "Calls per second"]
         wanted += ["p99 of each second", "Durable puts arriving on a schedule", "Resident memory", "Data directory"]
-        for name in [*wanted, "Restart", "Keys: put: throughput"]:
+        wanted += ["Server CPU", "Memory on top", "Restart"]
+        wanted += [f"{each.title}: {each.scenarios[0].name}: throughput" for each in scenarios.SWEEPS]
+        for name in wanted:
             self.assertIn(name, names)
+        # Memory and files both at rest and second by second.
+        self.assertEqual([names.count(name) for name in ("Resident memory", "Data directory")], [2, 2])
 
     def test_a_browser_takes_it_without_a_complaint_and_draws_it(self):
         page = report.page(stored()).replace("</body>", PROBE + "</body>")
@@ -115,9 +129,12 @@ class Report(unittest.TestCase):
             document, console = seen
             self.assertEqual(console, [])
             found = json.loads(html.unescape(re.search('<pre id="probe">(.*?)</pre>', document).group(1)))
-            self.assertEqual(len(found["charts"]), len(Marks(page).charts))
+            # In the light and in the dark.
+            self.assertEqual(len(found["charts"]), 2 * len(Marks(page).charts))
             for chart in found["charts"]:
                 self.assertGreater(chart["marks"], 0, chart)
+                self.assertEqual(chart["shown"], chart["marks"], chart)
+                self.assertEqual(chart["inks"], chart["servers"], chart)
                 self.assertGreater(chart["width"], 200, chart)
                 self.assertGreater(chart["height"], 20, chart)
             self.assertIn(found["theme"], ("dark", "light"))
@@ -192,6 +209,14 @@ class Figures(unittest.TestCase):
         found = summary.median(runs_of)
         self.assertEqual(found["rate"], 2)
         self.assertEqual(found["latency"], [[0.5, 2], [0.9, 9]])
+
+    def test_what_goes_on_beside_has_figures_of_its_own(self):
+        run = {"seconds": 2.0, "rate": 30, "drained_seconds": 1.5, "beside": {"lists": {"byte_rate": 5, "p99_us": 7}}}
+        found = summary.derive(run)
+        self.assertEqual((found["lists_byte_rate"], found["lists_p99_us"], found["drained_us"]), (5, 7, 1.5e6))
+        text = tables.markdown(stored())
+        self.assertIn("bytes per second of the lists beside", text)
+        self.assertIn("until the last lease had expired", text)
 
     def test_events_and_bytes_become_rates(self):
         self.assertEqual(summary.derive({"seconds": 2.0, "rate": 30, "puts_rate": 3})["event_rate"], 30)
