@@ -19,6 +19,9 @@ KEY_BYTES_ESTIMATE = 400
 FILL_RATE_ESTIMATE = 8_000
 # Starting and stopping servers.
 SECONDS_BESIDE = 5
+# Of values that are loaded, so that large ones are few; and what puts of large ones may write in a second.
+LOADED_BYTES_MAX = 512 << 20
+PUT_BYTES_A_SECOND = 200 << 20
 
 
 def run(comparison, sweep):
@@ -54,6 +57,8 @@ def values_of(sweep, settings):
 def extent_of(sweep, value, settings):
     usual = {"keys": scenarios.SWEEP_KEYS, "value_bytes": scenarios.VALUE_BYTES, "versions": 1, "cores": 1}
     extent = {**usual, **sweep.usual, sweep.sets: value}
+    if sweep.sets == "value_bytes":
+        extent["keys"] = min(extent["keys"], LOADED_BYTES_MAX // value)
     if settings.keys:
         extent["keys"] = min(extent["keys"], settings.keys)
     if settings.form == "quick":
@@ -80,9 +85,13 @@ def too_large(comparison, extent, servers):
     needed, available = bytes_each * servers, memory_bytes()[1]
     if needed > 0.8 * available:
         return f"about {needed >> 20} MiB of memory needed, {available >> 20} MiB available"
+    needed = 3 * needed
+    if extent["value_bytes"] >= scenarios.LARGE_BYTES:
+        seconds = 1.2 * comparison.settings.seconds * comparison.settings.rounds
+        needed += int(seconds * PUT_BYTES_A_SECOND) * servers
     free = disk(comparison.work)["free_bytes"]
-    if 3 * needed > free:
-        return f"about {3 * needed >> 20} MiB of disk needed, {free >> 20} MiB free"
+    if needed > free:
+        return f"about {needed >> 20} MiB of disk needed, {free >> 20} MiB free"
     return None
 
 
@@ -117,12 +126,23 @@ def measure(comparison, sweep, extent, row, names):
             row["servers"] = comparison.fill(keys, value_bytes, depth=depth)
         for scenario in sweep.scenarios:
             named = dataclasses.replace(scenario, name=f"{sweep.name}-{row['value']}-{scenario.name}")
+            failed = {}
             for number in range(comparison.settings.rounds):
-                for server in comparison.servers:
-                    run = comparison.measure(server, named, keys, value_bytes, seconds, number, flags)
+                for server in (each for each in comparison.servers if each.name not in failed):
+                    try:
+                        run = comparison.measure(server, named, keys, value_bytes, seconds, number, flags)
+                    except (Failure, grpc.CallFailed) as failure:
+                        # The others go on; of this one there are no figures for this work.
+                        failed[server.name] = str(failure)
+                        row["servers"][server.name].get("runs", {}).pop(scenario.name, None)
+                        say(f"{sweep.name} {row['value']}: {failure}")
+                        comparison.revive()
+                        continue
                     found = row["servers"][server.name].setdefault("runs", {})
                     found.setdefault(scenario.name, []).append(run)
                     say(f"{sweep.title}, {row['value']}: {scenario.name}: {server.name}: {run['rate']:.0f}/s")
+            for name, reason in failed.items():
+                row["servers"][name].setdefault("failed", {})[scenario.name] = reason
 
 
 def say(text):

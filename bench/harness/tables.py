@@ -230,7 +230,12 @@ def sweep_rows(sweep):
         for server, about in row["servers"].items():
             for name, runs in about.get("runs", {}).items():
                 resident = show(about.get("rss_bytes"), "rss_bytes")
-                found.append([number(row["value"]), name, server, *columns(summary.median(runs)), resident])
+                run = summary.median(runs)
+                if run.get("refused_share"):
+                    name += f" ({run['refused_share']:.1%} refused)"
+                found.append([number(row["value"]), name, server, *columns(run), resident])
+            for name, reason in about.get("failed", {}).items():
+                found.append([number(row["value"]), name, server, f"failed: {reason.splitlines()[0]}", *["–"] * 6])
     return found
 
 

@@ -77,7 +77,10 @@ class Sweeps(unittest.TestCase):
 
     def test_watchers_become_flags_and_large_values_few_calls(self):
         extent = sweeps.extent_of(scenarios.SWEEPS[3], 100_000, types.SimpleNamespace(form="full", keys=None))
-        self.assertEqual(sweeps.flags_of(extent)[0], ["--connections", 100, "--streams", 1000])
+        words = ["--connections", 100, "--streams", 1000, "--depth", 1]
+        self.assertEqual(sweeps.flags_of(extent)[0], words)
+        extent = sweeps.extent_of(scenarios.SWEEPS[1], 1 << 20, types.SimpleNamespace(form="full", keys=None))
+        self.assertEqual(extent["keys"], 512)
         large = {"value_bytes": 1 << 20, "keys": 2000}
         self.assertEqual(sweeps.flags_of(large), (list(scenarios.FEW), scenarios.FEW))
 

@@ -77,6 +77,7 @@ fn describe(process: Option<u32>, report: &Report) -> std::io::Result<serde_json
         "rss_bytes": resident.map(|(all, _)| all),
         "rss_anonymous_bytes": resident.map(|(_, anonymous)| anonymous),
         "failed": report.failed,
+        "refused_share": report.refused as f64 / (report.finished + report.refused).max(1) as f64,
         "revision_rose": report.revisions.1 - report.revisions.0,
         "events": report.events,
         "drained_seconds": report.drained.map(|drained| drained.as_secs_f64()),

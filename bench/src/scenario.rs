@@ -41,6 +41,8 @@ flags, with etcd's names for them:
   --streams 32               calls in flight on each connection, at most (--clients: on all of them)
   --rate R                   calls due per second, late or not (an open loop); without it, as many as get answered
   --total N                  ends after N calls instead of after --seconds, without a warm-up
+  --refusals 0               1 to bear, and count apart, calls of put, get, mixed and Txns that the server refuses
+                             because too many wait
   --seconds 10               measured, after a fifth as long to warm up
   --seed 1                   of the keys' order
   --histogram FILE           the latencies in ns, HdrHistogram V2
@@ -88,6 +90,12 @@ pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Scenario, St
     if name == "lease-flood" && flags.watchers > 0 {
         return Err("lease-flood: no watchers beside it, since what they get comes after its end".into());
     }
+    let bears = ["put", "get", "mixed", "txn-put", "txn-mixed"];
+    if flags.refusals && !bears.contains(&name.as_str()) {
+        return Err(format!(
+            "--refusals: what comes next of {name} depends on each call's answer"
+        ));
+    }
     if name == "heartbeats" && flags.every > 0.0 {
         flags.rate = Some(flags.keys as f64 / flags.every);
     }
@@ -98,6 +106,7 @@ pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Scenario, St
         streams: flags.streams,
         rate: flags.rate,
         total: flags.total,
+        bears_refusals: flags.refusals,
     }];
     parts.extend(beside(&flags));
     Ok(Scenario {
@@ -209,6 +218,7 @@ fn beside(flags: &Flags) -> Vec<Part> {
             streams,
             rate,
             total: None,
+            bears_refusals: false,
         });
     };
     if flags.lists > 0 {

@@ -13,6 +13,7 @@ use ringd::http::ErrorCode;
 use ringd::http::frame::{FrameHeader, HEADER_LENGTH, flag, kind, setting};
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const INPUT_BYTES: usize = 256 << 10;
@@ -20,6 +21,9 @@ const INPUT_BYTES: usize = 256 << 10;
 const STREAM_WINDOW: u32 = 0x7fff_ffff;
 /// The longest DATA frame every server takes, §6.5.2.
 const FRAME_BYTES: usize = 16_384;
+/// How etcd refuses what would wait too long.
+const TOO_MANY: &[u8] = b"etcdserver: too many requests";
+const COMPLAINTS_SHOWN: usize = 3;
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// A place for one call at a time. A long stream keeps its place.
@@ -79,6 +83,8 @@ pub struct Finished {
     pub ended: Instant,
     /// grpc-status was 0, and the reply said what it has to.
     pub good: bool,
+    /// The server said that it has too much to do and did nothing: a call to be made again.
+    pub refused: bool,
     pub reply: Reply,
     pub bytes: u64,
 }
@@ -98,7 +104,8 @@ pub struct Connection {
     slots: Vec<Slot>,
     free: Vec<usize>,
     in_flight: usize,
-    complaints: usize,
+    /// The trailers read last were a refusal.
+    refused: bool,
 }
 
 impl Connection {
@@ -120,7 +127,7 @@ impl Connection {
             slots: vec![Slot::default(); streams],
             free: (0..streams).rev().collect(),
             in_flight: 0,
-            complaints: 0,
+            refused: false,
         };
         connection.wire.flush()?;
         while !connection.settled {
@@ -330,18 +337,20 @@ impl Connection {
             self.known_good.extend_from_slice(block);
         }
         if trailers && !good {
-            self.complain();
+            self.refused = self.wire.list.get("grpc-message") == Some(TOO_MANY);
+            if !self.refused {
+                self.complain();
+            }
         }
         Ok(good)
     }
 
-    /// Shows the first trailers that say something else than OK.
-    fn complain(&mut self) {
-        self.complaints += 1;
-        if self.complaints > 3 {
-            return;
+    /// Shows the first trailers of a run that say something else than OK.
+    fn complain(&self) {
+        static COMPLAINTS: AtomicUsize = AtomicUsize::new(0);
+        if COMPLAINTS.fetch_add(1, Ordering::Relaxed) < COMPLAINTS_SHOWN {
+            eprintln!("ringd-bench: a call failed:{}", self.wire.fields());
         }
-        eprintln!("ringd-bench: a call failed:{}", self.wire.fields());
     }
 
     #[inline]
@@ -380,6 +389,7 @@ impl Connection {
             began,
             ended: now,
             good: good && accepted,
+            refused: std::mem::take(&mut self.refused),
             reply: place.reply,
             bytes: place.bytes,
         };

@@ -24,6 +24,8 @@ pub struct Part {
     pub rate: Option<f64>,
     /// Calls after which it has none any more.
     pub total: Option<u64>,
+    /// Whether refused calls are counted apart and no failure. The workload does not hear of them.
+    pub bears_refusals: bool,
 }
 
 pub struct Group {
@@ -40,6 +42,7 @@ pub struct Group {
     pending: VecDeque<(usize, Call)>,
     pace: Pace,
     total: u64,
+    bears_refusals: bool,
     /// New calls that the workload began; not those it goes on with.
     begun: u64,
     pub counts: Tally,
@@ -54,6 +57,8 @@ pub struct Tally {
     pub started: u64,
     pub good: u64,
     pub failed: u64,
+    /// Calls that the server refused for having too much to do, and the load is to bear.
+    pub refused: u64,
     /// What counts as calls.
     pub measured: u64,
     pub bytes: u64,
@@ -97,6 +102,7 @@ impl Group {
                 blocked: false,
             },
             total: part.total.unwrap_or(u64::MAX),
+            bears_refusals: part.bears_refusals,
             begun: 0,
             counts: Tally::default(),
             latency_ns: series::histogram()?,
@@ -105,7 +111,7 @@ impl Group {
     }
 
     pub fn in_flight(&self) -> u64 {
-        self.counts.started - self.counts.good - self.counts.failed
+        self.counts.started - self.counts.good - self.counts.failed - self.counts.refused
     }
 
     /// Everything was prepared; an open loop's first call is due after its first interval.
@@ -243,9 +249,9 @@ impl Group {
     pub fn receive(&mut self, which: usize, newest: &mut i64, mut latency: Option<impl FnMut(u64)>) -> io::Result<()> {
         let first_slot = which * self.streams;
         let (counts, workload, recipes) = (&mut self.counts, &mut self.workload, &self.recipes);
-        let (histogram, pending) = (&mut self.latency_ns, &mut self.pending);
+        let (histogram, pending, bears) = (&mut self.latency_ns, &mut self.pending, self.bears_refusals);
         self.connections[which].receive(&mut |call: Finished| {
-            let Some(began) = count(counts, &mut **workload, recipes, first_slot, &call) else {
+            let Some(began) = count(counts, &mut **workload, recipes, first_slot, bears, &call) else {
                 return;
             };
             *newest = (*newest).max(call.reply.revision);
@@ -268,10 +274,14 @@ fn count(
     workload: &mut dyn Workload,
     recipes: &[Recipe],
     first_slot: usize,
+    bears: bool,
     call: &Finished,
 ) -> Option<Option<Instant>> {
     if !call.good {
-        counts.failed += 1;
+        *match call.refused && bears {
+            true => &mut counts.refused,
+            false => &mut counts.failed,
+        } += 1;
         return None;
     }
     counts.good += 1;

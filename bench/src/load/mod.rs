@@ -67,6 +67,8 @@ pub struct Report {
     pub client_cpu: Duration,
     pub finished: u64,
     pub failed: u64,
+    /// Calls of the whole run that the server refused, if those are borne.
+    pub refused: u64,
     /// The store's revision before and after, and by how much it has to have risen.
     pub revisions: (i64, i64),
     pub expected: u64,
@@ -129,6 +131,7 @@ pub fn run(options: &Options, parts: Vec<Part>) -> io::Result<Report> {
     };
     let after = revision(options.address)?;
     let (finished, failed) = (sum(|counts| counts.good + counts.failed), sum(|counts| counts.failed));
+    let refused = sum(|counts| counts.refused);
     let mut groups = run.groups.into_iter();
     let main = groups.next().expect("the part that is measured");
     let beside = groups.enumerate().map(|(at, group)| Beside {
@@ -151,6 +154,7 @@ pub fn run(options: &Options, parts: Vec<Part>) -> io::Result<Report> {
         series: run.series.seconds,
         finished,
         failed,
+        refused,
         revisions: (before, after),
         expected,
         beside: beside.collect(),
