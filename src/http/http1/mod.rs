@@ -1,10 +1,11 @@
-//! The server side of one HTTP/1.1 connection as a state machine, RFC 9112.
+//! The server side of one HTTP/1.1 connection as a state machine, RFC 9112. [`client`] is the other side.
 //!
 //! For health checks, metrics, the JSON gateway and peers: one request at a time, the next one is not looked at before
 //! the last is answered. Bodies come in parts and are bounded; a broken request is answered here and ends the
 //! connection. Time is handed in.
 
 mod body;
+pub mod client;
 mod request;
 
 use std::time::Duration;
@@ -90,6 +91,14 @@ impl Connection {
             now,
             head_since: now,
             output_since: now,
+        }
+    }
+
+    /// Bounds the bodies of requests from here on, also that of the one that just began.
+    pub fn set_max_body(&mut self, max_body: u64) {
+        self.max_body = max_body;
+        if self.body.as_ref().is_some_and(|body| body.announced() > max_body) {
+            self.refuse(413, "request body too large");
         }
     }
 

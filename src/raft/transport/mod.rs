@@ -6,6 +6,12 @@
 #[cfg(test)]
 mod arbitrary;
 pub mod codec;
+pub mod counters;
+mod driver;
 pub mod fuzz;
 pub mod gate;
+pub mod identity;
+pub mod outbox;
 pub mod wire;
+
+pub use driver::{LocalFuture, Sink, SnapshotBody, SnapshotSource, Transport};

@@ -4,8 +4,8 @@
 //! and itself; a heartbeat is a message that names nobody. A *msgapp* stream carries appends only and leaves out what
 //! the receiver knows ([`AppendEncoder`]). Source: etcd 3.7 `rafthttp/msg_codec.go`, `rafthttp/msgappv2_codec.go`.
 //!
-//! Decoders take bytes as they come, in whatever pieces. They believe no length: memory is taken as bytes arrive, up to
-//! the bounds of `limits::transport`. Every message's bytes are memory of its own, so that keeping an entry keeps
+//! Decoders take bytes as they come, in whatever pieces. They believe no length: memory is taken as bytes arrive, up
+//! to the bounds of `limits::transport`. Every message's bytes are memory of its own, so that keeping an entry keeps
 //! nothing else.
 
 mod append;

@@ -166,8 +166,8 @@ fn numbers(message: &Message) -> Result<(), Refusal> {
     }
 }
 
-/// Entries have to follow each other and the entry they are appended to. raft takes position and term as they are: with
-/// a gap it panics, and an entry of term 0 is one it thinks it has.
+/// Entries have to follow each other and the entry they are appended to. raft takes position and term as they are:
+/// with a gap it panics, and an entry of term 0 is one it thinks it has.
 fn append(message: &Message) -> Result<(), Refusal> {
     let wrong = |text: String| Err(Refusal::Entries(text));
     // Only the log's very beginning is of term 0: raft would find it beyond the log's end as well.

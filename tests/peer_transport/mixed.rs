@@ -1,0 +1,1 @@
+//! Clusters of a real etcd and our transport.
