@@ -1,5 +1,5 @@
-//! ringd on a disk that gets full, one that stops giving pages, one that gives other bytes than were written, one that
-//! takes no more of the log, and one that knows no O_DIRECT.
+//! ringd above its quota, on a disk that gets full, one that stops giving pages, one that gives other bytes than were
+//! written, one that takes no more of the log, and one that knows no O_DIRECT.
 
 mod support;
 
@@ -75,11 +75,11 @@ async fn fill(channel: &Channel, mut taken: usize) -> usize {
     }
 }
 
-async fn await_room(channel: &Channel) {
+async fn await_room(channel: &Channel, value: &[u8]) {
     // Attempts are counted, so that a machine that stood still meanwhile has taken none of them.
     let pause = Duration::from_millis(100);
     for _ in 0..SOON.as_millis() / pause.as_millis() {
-        let Err(status) = put(channel, "room", b"?").await else {
+        let Err(status) = put(channel, "room", value).await else {
             return;
         };
         assert!([NO_SPACE, TIMED_OUT].contains(&status.message.as_str()), "{status:?}");
@@ -119,7 +119,7 @@ fn a_full_disk_refuses_writes_and_takes_them_again_by_itself() {
         assert_lives(&channel, taken).await;
         drop(file);
         std::fs::remove_file(&ballast).expect("remove the ballast");
-        await_room(&channel).await;
+        await_room(&channel, b"?").await;
         // The server's own data takes it, and a compaction gives it back.
         let taken = fill(&channel, taken).await;
         assert_lives(&channel, taken).await;
@@ -136,13 +136,43 @@ fn a_full_disk_refuses_writes_and_takes_them_again_by_itself() {
             .call(etcd::COMPACT, &compaction)
             .await
             .expect("compactions go on");
-        await_room(&channel).await;
+        await_room(&channel, b"?").await;
         let revision = put(&channel, "last", b"write").await.expect("writes are taken again");
         server.kill();
         server.restart();
         let channel = Channel::connect(&server.address()).await.expect("a connection");
         assert_eq!(get(&channel, "last").await, Ok(Some(b"write".to_vec())));
         assert_eq!(put(&channel, "after", b"").await, Ok(revision + 1));
+    });
+}
+
+/// As with etcd after compacting, defragmenting and disarming, but for the defragmentation.
+#[test]
+fn a_full_quota_is_left_by_a_compaction_and_one_disarm() {
+    block_on(async {
+        let server = Server::start(Program::Ringd, &["--quota-backend-bytes=33554432"]);
+        let channel = Channel::connect(&server.address()).await.expect("a connection");
+        let taken = fill(&channel, 0).await;
+        assert!(taken * VALUE_BYTES > 24 << 20, "refused after {taken}");
+        assert_eq!(alarms(&channel).await, [pb::AlarmType::Nospace as i32]);
+        let all = pb::DeleteRangeRequest {
+            range_end: etcd::prefix_end(b"fill/").into(),
+            ..etcd::delete("fill/")
+        };
+        let deleted: pb::DeleteRangeResponse = channel.call(etcd::DELETE_RANGE, &all).await.expect("deletes go on");
+        let compaction = pb::CompactionRequest {
+            revision: deleted.header.expect("a header").revision,
+            physical: true,
+        };
+        let compacted: pb::CompactionResponse = channel.call(etcd::COMPACT, &compaction).await.expect("a compaction");
+        let disarm = pb::AlarmRequest {
+            member_id: compacted.header.expect("a header").member_id,
+            action: pb::alarm_request::AlarmAction::Deactivate as i32,
+            alarm: pb::AlarmType::Nospace as i32,
+        };
+        let _: pb::AlarmResponse = channel.call(etcd::ALARM, &disarm).await.expect("disarmed");
+        await_room(&channel, &[b'?'; VALUE_BYTES]).await;
+        assert!(alarms(&channel).await.is_empty(), "it was not raised again meanwhile");
     });
 }
 

@@ -289,6 +289,14 @@ pub const CHECKPOINT_RETRY_DOUBLINGS: u32 = 4;
 pub const COMPACTION_RETRY: std::time::Duration = std::time::Duration::from_secs(10);
 /// While there is no room a checkpoint is made this long after the last, whatever there is to write.
 pub const CHECKPOINT_SPACE_RETRY: std::time::Duration = std::time::Duration::from_secs(2);
+/// Within this part of the quota (one in so many) below it, checkpoints are made for the room they give back.
+pub const CHECKPOINT_QUOTA_MARGIN: u64 = 8;
+/// Time between two of those. It doubles with each that gave nothing back, up to the interval of all.
+pub const CHECKPOINT_QUOTA_PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
+/// So much of the page file, in percent, must be of no use for them: a little more than what the page store lets lie.
+pub const CHECKPOINT_GARBAGE_PERCENT: u64 = pages::RELOCATE_FREE_PERCENT as u64 + 5;
+/// After so many in a row that gave nothing back room is not expected any more.
+pub const CHECKPOINT_FRUITLESS_MAX: u32 = 5;
 /// Bytes of entries behind the page store at which no more are applied; a small memory budget makes it less.
 pub const UNSTORED_BYTES_MAX: u64 = 8 * CHECKPOINT_DIRTY_BYTES;
 /// About what a lease takes, the keys attached to it aside.

@@ -232,8 +232,7 @@ impl PageStore {
     }
 
     /// From which page on pages are to be moved down, when much of what lies below the highest page in use is free. The
-    /// reserve counts there like any other free page: it belongs behind what is in use, where it takes nothing from a
-    /// quota.
+    /// reserve counts there like any other free page: it belongs behind what is in use.
     fn relocation_start(&self) -> Option<u32> {
         if self.space_return_off || self.space.full {
             return None;

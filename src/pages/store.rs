@@ -225,7 +225,8 @@ impl PageStore {
         self.older_applied_index
     }
 
-    /// Bytes from the file's start to the end of its last page in use: what etcd calls the size of the database.
+    /// Bytes from the file's start to the end of its last page in use, without the reserve: what etcd calls the size of
+    /// the database.
     pub fn size(&self) -> u64 {
         self.sizes.0
     }
@@ -309,13 +310,16 @@ impl PageStore {
         generations.filter(|&generation| generation != newest).collect()
     }
 
+    /// The reserve counts for nothing wherever it lies: a file that grows leaves it behind among the pages in use.
     pub(super) fn note_sizes(&mut self) {
-        let tail = match self.space.available.last() {
-            Some((start, length)) if start + length == self.space.file_pages => length,
+        let space = &self.space;
+        let tail = match space.available.last() {
+            Some((start, length)) if start + length == space.file_pages => length,
             _ => 0,
         };
+        let reserved = space.reserve.saturating_sub(tail).min(space.available.pages() - tail);
         let bytes = |pages: u32| u64::from(pages) * PAGE_BYTES as u64;
-        self.sizes = (bytes(self.space.file_pages - tail), bytes(self.space.used_pages()));
+        self.sizes = (bytes(space.file_pages - tail - reserved), bytes(space.used_pages()));
     }
 }
 

@@ -7,8 +7,9 @@
 use super::storage::Position;
 use crate::io::disk::{Completion, Disk};
 use crate::limits::{
-    CHECKPOINT_INTERVAL, CHECKPOINT_REMOVED_MAX, CHECKPOINT_RETRY, CHECKPOINT_RETRY_DOUBLINGS, CHECKPOINT_SPACE_RETRY,
-    PIN_AGE_MAX, PIN_BYTES_MAX,
+    CHECKPOINT_FRUITLESS_MAX, CHECKPOINT_GARBAGE_PERCENT, CHECKPOINT_INTERVAL, CHECKPOINT_QUOTA_PAUSE,
+    CHECKPOINT_REMOVED_MAX, CHECKPOINT_RETRY, CHECKPOINT_RETRY_DOUBLINGS, CHECKPOINT_SPACE_RETRY, PIN_AGE_MAX,
+    PIN_BYTES_MAX,
 };
 use crate::mvcc::revision::Revision;
 use crate::mvcc::window::WindowView;
@@ -20,6 +21,17 @@ use crate::wal::Ticket;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::time::Duration;
+
+/// What the member is short of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pressure {
+    /// Nothing.
+    None,
+    /// Room by the quota. Checkpoints make the file smaller, as long as it holds what nobody needs.
+    Quota,
+    /// Room on the disk, or below the page file's limit. Checkpoints may use the reserve.
+    Disk,
+}
 
 /// What a step of the checkpoints led to.
 pub enum Event {
@@ -73,6 +85,10 @@ pub struct Checkpoints {
     retry_at: Duration,
     /// Checkpoints given up since the last that was not.
     failures: u32,
+    /// What there was of the file and to be deleted when the last checkpoint began.
+    extent: u64,
+    /// Checkpoints for want of room by the quota after which there was no less of that.
+    fruitless: u32,
     /// A reader that keeps more than this of the file from reuse is ended, in bytes.
     pub(super) pin_bytes_max: u64,
 }
@@ -92,6 +108,8 @@ impl Checkpoints {
             began_at: Duration::ZERO,
             retry_at: Duration::ZERO,
             failures: 0,
+            extent: 0,
+            fruitless: 0,
             pin_bytes_max: PIN_BYTES_MAX,
         }
     }
@@ -113,20 +131,51 @@ impl Checkpoints {
     }
 
     /// Whether now is the time for one: `due_bytes` in the window that the store lacks, or enough records removed, or
-    /// anything new for long enough. While there was `no_space` one is tried from time to time, even an empty one: it
-    /// makes usable what earlier ones freed, and finds out whether the disk has room again.
-    pub fn is_due(&self, now: Duration, state: &State, dirty_bytes: u64, due_bytes: u64, no_space: bool) -> bool {
+    /// anything new for long enough. Without room on the disk one is tried from time to time, even an empty one: it
+    /// makes usable what earlier ones freed, and finds out whether the disk has room again. Without room by the quota
+    /// they follow each other for as long as that gives room back.
+    pub fn is_due(&self, now: Duration, state: &State, dirty_bytes: u64, due_bytes: u64, pressure: Pressure) -> bool {
         if self.is_active() || !self.store.is_idle() || now < self.retry_at {
             return false;
         }
-        if no_space && now >= self.last_at + CHECKPOINT_SPACE_RETRY {
-            return true;
+        match pressure {
+            Pressure::Disk if now >= self.last_at + CHECKPOINT_SPACE_RETRY => return true,
+            Pressure::Quota if now >= self.last_at + self.quota_pause() && self.has_garbage(state, dirty_bytes) => {
+                return true;
+            }
+            _ => {}
         }
         let behind = state.applied_index() > self.store.root().fields().applied_index;
-        (behind || !self.remaining.is_empty())
+        (behind || self.has_removed(state))
             && (dirty_bytes >= due_bytes
                 || self.remaining.len() >= CHECKPOINT_REMOVED_MAX
                 || now >= self.last_at + CHECKPOINT_INTERVAL)
+    }
+
+    /// Whether there will soon be more room by the quota, without anybody's doing.
+    pub fn is_making_room(&self, state: &State) -> bool {
+        let is_pending = |pending: &Pending| !pending.changes.removed.is_empty();
+        let is_removing = self.pending.as_ref().is_some_and(is_pending) || !self.deleting.is_empty();
+        self.fruitless < CHECKPOINT_FRUITLESS_MAX
+            && (is_removing || !self.outdated.is_empty() || self.has_garbage(state, 0))
+    }
+
+    /// Time between checkpoints for want of room by the quota: longer and longer while they don't help, as when readers
+    /// hold what could go.
+    fn quota_pause(&self) -> Duration {
+        (CHECKPOINT_QUOTA_PAUSE * (1 << self.fruitless.min(16))).min(CHECKPOINT_INTERVAL)
+    }
+
+    fn has_removed(&self, state: &State) -> bool {
+        !self.remaining.is_empty() || state.has_removed()
+    }
+
+    /// Whether a good part of what the quota counts may be of no use: records that compaction removed, pages that were
+    /// freed, or `dirty_bytes`, of which a checkpoint finds out what they are.
+    fn has_garbage(&self, state: &State, dirty_bytes: u64) -> bool {
+        let (size, in_use) = (self.store.size(), self.store.size_in_use());
+        let garbage = size.saturating_sub(in_use) + dirty_bytes;
+        self.has_removed(state) || garbage * 100 > (size + dirty_bytes) * CHECKPOINT_GARBAGE_PERCENT
     }
 
     /// Cuts the state now. `ticket` says when its commit index is durable; `membership` are raft's voters.
@@ -163,11 +212,11 @@ impl Checkpoints {
         disk: &mut dyn Disk,
         durable: Ticket,
         now: Duration,
-        urgent: bool,
+        pressure: Pressure,
     ) -> Result<Event, StoreFailure> {
         if self.store.is_idle() {
             match self.pending.take_if(|pending| pending.ticket <= durable) {
-                Some(pending) => self.begin(pending, now, urgent),
+                Some(pending) => self.begin(pending, now, pressure),
                 None => return Ok(Event::None),
             }
         }
@@ -179,8 +228,9 @@ impl Checkpoints {
         })
     }
 
-    fn begin(&mut self, pending: Pending, now: Duration, urgent: bool) {
+    fn begin(&mut self, pending: Pending, now: Duration, pressure: Pressure) {
         self.began_at = now;
+        self.note_extent(pressure);
         let Pending {
             changes, membership, ..
         } = pending;
@@ -224,12 +274,23 @@ impl Checkpoints {
             deletes,
             trees,
             fields,
-            urgent,
+            urgent: pressure == Pressure::Disk,
             now_ms,
         };
         if let Err(error) = self.store.begin(cut) {
             unreachable!("the state makes only cuts that the format holds: {error}");
         }
+    }
+
+    /// Notes whether the checkpoint before this one helped: whether the file, what of it is in use, or what is to be
+    /// deleted is less than before.
+    fn note_extent(&mut self, pressure: Pressure) {
+        let extent = self.store.size() + self.store.size_in_use() + self.remaining.len() as u64;
+        self.fruitless = match pressure {
+            Pressure::Quota if extent >= self.extent => self.fruitless + 1,
+            _ => 0,
+        };
+        self.extent = extent;
     }
 
     fn committed(&mut self, commit: Commit, now: Duration) -> Event {

@@ -6,7 +6,7 @@
 
 use super::apply::Applier;
 use super::auto_compaction::Compactor;
-use super::checkpoint::{Checkpoints, Event};
+use super::checkpoint::{Checkpoints, Event, Pressure};
 use super::counters::Counters;
 use super::loader::{LoadError, Loader};
 use super::membership::MemberChanges;
@@ -19,7 +19,7 @@ use super::replica::{Replica, ReplicaError};
 use super::waiters::{Waiter, Waiters};
 use crate::config::values::AutoCompaction;
 use crate::io::disk::{Completion, Disk};
-use crate::limits::{LEASE_BYTES, RAFT_CATCHUP_BYTES_MAX, RAFT_UNAPPLIED_BYTES_MAX};
+use crate::limits::{CHECKPOINT_QUOTA_MARGIN, LEASE_BYTES, RAFT_CATCHUP_BYTES_MAX, RAFT_UNAPPLIED_BYTES_MAX};
 use crate::mvcc::readers::Readers;
 use crate::pages::{PageStore, StoreFailure};
 use crate::proto::etcdserverpb::alarm_request::AlarmAction;
@@ -248,7 +248,7 @@ impl LogCore {
             return true;
         };
         let proposed = self.alarm_proposed.is_some_and(|until| until > now);
-        if !proposed && !self.state.alarms().is_raised(AlarmType::Nospace) {
+        if !proposed && !self.is_making_room() && !self.state.alarms().is_raised(AlarmType::Nospace) {
             self.alarm_proposed = Some(now + self.proposal_timeout());
             tracing::warn!(quota = self.options.quota_bytes, size, index, index_max, "{reason}");
             self.propose_alarm(AlarmType::Nospace, now);
@@ -259,6 +259,27 @@ impl LogCore {
     /// Bytes as the quota counts them: the page file's, what is on its way there, and the index.
     fn size(&self) -> u64 {
         self.checkpoints.store().size() + self.dirty_bytes + self.cut_bytes + self.state.keys().bytes() as u64
+    }
+
+    /// Whether what was deleted and compacted is on its way out of the page file: what the quota refuses meanwhile
+    /// raises no alarm, since nobody has to do anything about it.
+    pub fn is_making_room(&self) -> bool {
+        self.checkpoints.is_making_room(&self.state)
+    }
+
+    /// What there is too little of. A full disk shows at the log or at the page file first; both get out of it by
+    /// checkpoints.
+    fn pressure(&mut self) -> Pressure {
+        let size = self.size();
+        let nearly_full = |quota: u64| size >= quota - quota / CHECKPOINT_QUOTA_MARGIN;
+        if self.applier.no_space || self.replica.wal().no_space() {
+            Pressure::Disk
+        } else if self.options.quota_bytes.is_some_and(nearly_full) || self.state.alarms().is_raised(AlarmType::Nospace)
+        {
+            Pressure::Quota
+        } else {
+            Pressure::None
+        }
     }
 
     /// What keys, their revisions and leases take in memory.
@@ -445,19 +466,19 @@ impl LogCore {
             tracing::info!("there is room again; writes are taken");
             self.applier.no_space = false;
         }
-        // A full disk shows at the log or at the page file first; both get out of it by checkpoints.
-        let no_space = self.applier.no_space || self.replica.wal().no_space();
+        let pressure = self.pressure();
+        let no_space = pressure == Pressure::Disk;
         let due_bytes = self.options.memory.checkpoint_at;
         if self.applier.is_idle()
             && self
                 .checkpoints
-                .is_due(now, &self.state, self.dirty_bytes, due_bytes, no_space)
+                .is_due(now, &self.state, self.dirty_bytes, due_bytes, pressure)
         {
             self.cut();
             self.replica.pump(disk, now);
         }
         let durable = self.replica.wal().durable();
-        match self.checkpoints.step(disk, durable, now, no_space)? {
+        match self.checkpoints.step(disk, durable, now, pressure)? {
             Event::None => return Ok(false),
             Event::Busy => {}
             Event::Committed(committed) => {

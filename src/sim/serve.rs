@@ -78,7 +78,7 @@ impl Run {
         self.in_flight.push_back(Flight {
             token,
             is_above_quota: op.takes_room() && quota.is_some_and(|quota| core.pages().size() >= quota),
-            raises_alarm: quota.is_some() && !is_raising && !is_full(core),
+            raises_alarm: quota.is_some() && !is_raising && !is_full(core) && !core.is_making_room(),
             op,
             answer,
             sent_at: now,

@@ -17,6 +17,8 @@ const EXPIRY_TURNS: u32 = 2_000;
 const ROOM_AGAIN: Duration = Duration::from_secs(120);
 /// Checkpoints within which what was deleted and compacted makes room below the quota.
 const ROOM_ROUNDS: u32 = 8;
+/// Turns that a member makes in each second of those, at least.
+const ROOM_TURNS: u32 = 100;
 /// Time after which a checkpoint is due.
 const CHECKPOINT_DUE: Duration = Duration::from_secs(31);
 
@@ -140,8 +142,11 @@ impl Run {
                 return Ok(());
             }
             self.pass(Duration::from_secs(1));
+            for _ in 0..ROOM_TURNS {
+                self.turn(core)?;
+            }
         }
-        Err("the disk has room again, but writes are still refused".to_string())
+        Err("there is room again, but writes are still refused".to_string())
     }
 
     /// An orderly end: everything is in the page store afterwards.

@@ -112,6 +112,11 @@ impl State {
         self.compaction.pending.front().copied()
     }
 
+    /// Whether records were removed since the last cut.
+    pub fn has_removed(&self) -> bool {
+        !self.compaction.removed.is_empty()
+    }
+
     /// Walks up to `budget` records of the window. What it removes is seen with the next publication.
     pub fn compaction_step(&mut self, budget: usize) -> CompactionProgress {
         assert!(

@@ -3,7 +3,9 @@
 
 use super::*;
 use crate::io::faulty::{Fault, FaultyDisk};
-use crate::proto::etcdserverpb::AlarmType;
+use crate::limits::CHECKPOINT_INTERVAL;
+use crate::proto::etcdserverpb::alarm_request::AlarmAction;
+use crate::proto::etcdserverpb::{AlarmRequest, AlarmType};
 use std::path::Path;
 
 const PAGE_FILE: &str = "/data/member/snap/db.ringd";
@@ -12,6 +14,9 @@ const VALUE_BYTES: usize = 4000;
 const KEYS: usize = 20_000;
 /// Within this time writes are taken again once there is room.
 const SOON: Duration = Duration::from_secs(20);
+const QUOTA_BYTES: u64 = 4 << 20;
+/// Long enough for everything that is done from time to time.
+const LONG: Duration = Duration::from_secs(100);
 
 fn small() -> Boot {
     let mut boot = boot();
@@ -63,6 +68,31 @@ impl Bench<FaultyDisk> {
             }
         });
         refused.expect("the disk gets full")
+    }
+
+    fn disarm(&mut self) {
+        let alarm = Some(AlarmRequest {
+            action: AlarmAction::Deactivate as i32,
+            member_id: 7,
+            alarm: AlarmType::Nospace as i32,
+        });
+        let request = InternalRaftRequest {
+            alarm,
+            ..Default::default()
+        };
+        self.ask(request, 0)
+            .expect("an alarm can be disarmed")
+            .answer
+            .expect("as usual");
+    }
+
+    /// Checkpoints made while so much time passes.
+    fn checkpoints_in(&mut self, time: Duration) -> u64 {
+        let (before, until) = (self.core.pages().root().generation(), self.now + time);
+        while self.now < until {
+            self.pass(TICK);
+        }
+        self.core.pages().root().generation() - before
     }
 
     fn pass(&mut self, time: Duration) {
@@ -192,6 +222,74 @@ fn a_page_file_at_its_limit_refuses_writes_until_a_compaction_makes_room() {
     let mut bench = Bench::start(FaultyDisk::new(2), boot);
     goes_through_a_full_disk(&mut bench);
     assert!(bench.core.pages().size() <= 8 << 20);
+}
+
+/// A quota that is used up: the alarm is raised.
+fn full_by_quota() -> (Bench<FaultyDisk>, usize) {
+    let mut boot = small();
+    boot.options.quota_bytes = Some(QUOTA_BYTES);
+    let mut bench = Bench::start(FaultyDisk::new(4), boot);
+    let full_at = bench.fill(0);
+    let bytes = (full_at * VALUE_BYTES) as u64;
+    assert!(
+        bytes > QUOTA_BYTES / 2,
+        "the reserve takes nothing from the quota: {bytes}"
+    );
+    assert_eq!(bench.alarms(), [AlarmType::Nospace as i32]);
+    (bench, full_at)
+}
+
+/// As with etcd after compacting, defragmenting and disarming: nothing has to be disarmed again, and nobody waits for
+/// the next checkpoint by the clock.
+#[test]
+fn a_full_quota_is_left_soon_after_a_compaction() {
+    let (mut bench, full_at) = full_by_quota();
+    // What stays lies at the file's end.
+    bench.delete(0, full_at / 2);
+    bench.compact().expect("compactions go on").answer.expect("as usual");
+    bench.disarm();
+    let freed_at = bench.now;
+    while bench.try_put(KEYS).is_err() {
+        assert!(bench.alarms().is_empty(), "room is on its way");
+        assert!(
+            bench.now < freed_at + CHECKPOINT_INTERVAL / 10,
+            "{} bytes",
+            bench.core.pages().size()
+        );
+        bench.pass(TICK);
+    }
+    assert!(bench.alarms().is_empty());
+    // It is well below the quota before long, and then the page store is left alone.
+    bench.checkpoints_in(LONG);
+    assert!(bench.core.pages().size() < QUOTA_BYTES * 7 / 8);
+    assert_eq!(bench.checkpoints_in(LONG), 0);
+}
+
+/// Where nothing can come back nothing is written for it.
+#[test]
+fn a_quota_full_of_what_is_needed_costs_no_checkpoints() {
+    let (mut bench, _) = full_by_quota();
+    bench.pass(LONG);
+    bench.pass(LONG);
+    assert_eq!(bench.checkpoints_in(LONG), 0);
+}
+
+/// What can go and is held by a reader is tried for less and less often, and the alarm is raised all the same.
+#[test]
+fn a_quota_full_of_what_readers_hold_costs_few_checkpoints() {
+    let (mut bench, full_at) = full_by_quota();
+    let held = bench.core.state().index().clone().pin().view().clone();
+    bench.delete(0, full_at);
+    bench.compact().expect("compactions go on").answer.expect("as usual");
+    bench.disarm();
+    let made = bench.checkpoints_in(LONG);
+    assert!((1..=20).contains(&made), "{made} checkpoints");
+    assert_eq!(bench.try_put(KEYS).err(), Some(Dropped::NoSpace));
+    assert_eq!(bench.alarms(), [AlarmType::Nospace as i32]);
+    drop(held);
+    bench.pass(LONG);
+    bench.disarm();
+    bench.await_room(KEYS);
 }
 
 /// Keys that only the page store has any more, with history to be compacted.
