@@ -1,7 +1,8 @@
 //! The log core's reactor: one thread, one disk, one wait.
 //!
-//! A turn of its loop drains mailboxes, takes completions, does the work, and calls [`LogReactor::wait`], which sleeps
-//! for disk completions, the doorbell and a time-out together. Nothing spins and no socket is ever touched here.
+//! A turn of its loop drains mailboxes, takes completions and does the work, between [`LogReactor::begin_turn`] and
+//! [`LogReactor::end_turn`]. If there is nothing more to do at once it calls [`LogReactor::wait`], which sleeps for
+//! disk completions, the doorbell and a time-out together. Nothing spins and no socket is ever touched here.
 
 use super::disk::{DiskOptions, RingDisk, ThreadDisk, WriteMethod};
 use super::{Doorbell, stall};
@@ -78,6 +79,7 @@ pub struct LogReactor {
     disk: LogDisk,
     turn_began: Instant,
     disk_checked: Instant,
+    disk_wait: stall::Wait,
 }
 
 impl LogReactor {
@@ -91,6 +93,7 @@ impl LogReactor {
             disk,
             turn_began: Instant::now(),
             disk_checked: Instant::now(),
+            disk_wait: stall::Wait::new(limits::STALL_REPORT),
         })
     }
 
@@ -99,14 +102,24 @@ impl LogReactor {
         &mut self.disk
     }
 
-    /// Ends the turn: sleeps until a disk operation completes, the bell rings, or `until` has passed (never, if
+    /// Begins a turn. What was done before is not part of it: a start may take its time.
+    pub fn begin_turn(&mut self) {
+        self.turn_began = Instant::now();
+        self.check_disk();
+    }
+
+    /// Ends the turn, whether or not there is more to do at once, and says so if it took too long. How long it took.
+    pub fn end_turn(&mut self) -> Duration {
+        let took = self.turn_began.elapsed();
+        stall::report(took, &"a turn of the log core to end");
+        took
+    }
+
+    /// Between turns: sleeps until a disk operation completes, the bell rings, or `until` has passed (never, if
     /// `None`). Returns at once if a completion is ready, or if `has_work`, asked after the bell was armed, finds a
     /// message. May return without a reason.
     pub fn wait(&mut self, until: Option<Duration>, has_work: impl FnOnce() -> bool) {
-        stall::report(self.turn_began.elapsed(), &"a turn of the log core to end");
         self.disk.park(until, has_work);
-        self.turn_began = Instant::now();
-        self.check_disk();
     }
 
     /// Reports an operation that is still in flight; its end is reported once more by the disk.
@@ -117,7 +130,8 @@ impl LogReactor {
         self.disk_checked = self.turn_began;
         if let Some((label, since)) = self.disk.oldest() {
             let waited = self.turn_began.saturating_duration_since(since);
-            stall::report(waited, &format_args!("{label}, which is still in flight"));
+            let label = format_args!("{label}, which is still in flight");
+            self.disk_wait.report(waited, &label);
         }
     }
 }
@@ -129,6 +143,27 @@ mod tests {
     use crate::io::disk::OpenMode;
     use crate::reactor::mailbox::mailbox;
     use std::thread;
+
+    /// Neither what came before the first turn nor several turns without a pause are one long turn.
+    #[test]
+    fn a_turn_is_from_its_beginning_to_its_end() {
+        const LONG: Duration = Duration::from_secs(60);
+        let bell = Doorbell::new("log").unwrap();
+        let mut reactor = LogReactor::new(Writer::Threads, DiskOptions::default(), &bell).unwrap();
+        let long_ago = || {
+            Instant::now()
+                .checked_sub(LONG)
+                .expect("the machine is up for that long")
+        };
+        reactor.turn_began = long_ago();
+        for _ in 0..2 {
+            reactor.begin_turn();
+            assert!(reactor.end_turn() < LONG, "what came before counts");
+            // As if the turn that just ended had begun then.
+            reactor.turn_began = long_ago();
+        }
+        assert!(reactor.end_turn() >= LONG);
+    }
 
     /// One loop serves a mailbox, a disk and a timer, on each writer.
     #[test]

@@ -36,6 +36,43 @@ pub fn report(waited: Duration, resource: &dyn Display) {
     }
 }
 
+/// One thing that is looked at over and over while it is waited for: it is spoken of when it has been waited for too
+/// long, and again each time that has become twice as long.
+#[derive(Debug)]
+pub struct Wait {
+    limit: Duration,
+    /// How long it had been waited for when it was spoken of last.
+    said: Duration,
+}
+
+impl Wait {
+    /// Nothing is waited for yet; more than `limit` is too long.
+    pub fn new(limit: Duration) -> Wait {
+        Wait {
+            limit,
+            said: Duration::ZERO,
+        }
+    }
+
+    /// It has been waited for so long. A shorter time than the last is another wait.
+    pub fn report(&mut self, waited: Duration, resource: &dyn Display) {
+        if self.is_news(waited) {
+            report(waited, resource);
+        }
+    }
+
+    fn is_news(&mut self, waited: Duration) -> bool {
+        if waited < self.said {
+            self.said = Duration::ZERO;
+        }
+        let is_news = waited > self.limit && waited >= 2 * self.said;
+        if is_news {
+            self.said = waited;
+        }
+        is_news
+    }
+}
+
 /// How many stalls there were since the start, reported or not.
 pub fn count() -> u64 {
     REPORTED.load(Ordering::Relaxed)
@@ -44,6 +81,22 @@ pub fn count() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_wait_is_spoken_of_seldom() {
+        let look = Duration::from_millis(250);
+        let mut wait = Wait::new(Duration::from_secs(1));
+        let said: Vec<f64> = (0..=2400)
+            .map(|looks| looks * look)
+            .filter(|&waited| wait.is_news(waited))
+            .map(|waited| waited.as_secs_f64())
+            .collect();
+        assert_eq!(said, [1.25, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0]);
+        // It is over, and the next one is as new as the first.
+        assert!(!wait.is_news(look));
+        let said = (1..=8).filter(|&looks| wait.is_news(looks * look)).count();
+        assert_eq!(said, 1);
+    }
 
     #[test]
     fn only_what_is_over_the_limit_counts() {

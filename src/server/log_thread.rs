@@ -87,6 +87,7 @@ fn serve(
     let mut completions = Vec::new();
     let mut last_checkpoint: Option<Duration> = None;
     loop {
+        reactor.begin_turn();
         let now = began.elapsed();
         let mut busy = take_requests(core, ports, now);
         reactor.disk().poll(&mut completions);
@@ -95,6 +96,7 @@ fn serve(
         }
         busy |= core.turn(reactor.disk(), now)?;
         send_replies(core, ports);
+        reactor.end_turn();
         if stop.load(Ordering::Acquire) {
             let since = *last_checkpoint.get_or_insert(now);
             if core.finish() || now > since + SHUTDOWN_LOG {

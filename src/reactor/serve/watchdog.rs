@@ -64,11 +64,12 @@ pub(super) fn watch(name: &str, heartbeat: Arc<Heartbeat>) -> io::Result<()> {
     let name = name.to_string();
     let watching = thread::Builder::new().name(format!("{name}-watch"));
     watching.spawn(move || {
+        let mut wait = stall::Wait::new(limits::SERVE_LATE);
         while !heartbeat.ended.load(Ordering::Acquire) {
             thread::sleep(limits::SERVE_HEARTBEAT);
             let late = heartbeat.late();
+            wait.report(late, &format_args!("{name} to wake up by itself, or to end a turn"));
             if late > limits::SERVE_LATE {
-                stall::report(late, &format_args!("{name} to wake up by itself, or to end a turn"));
                 heartbeat.nudge();
             }
         }
