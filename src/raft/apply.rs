@@ -127,8 +127,8 @@ impl LogCore {
                 })?;
                 let id = request.header.as_ref().map_or(0, |header| header.id);
                 let waiter = waiter.or_else(|| self.waiters.take_forwarded(id));
-                if request.alarm.is_some() {
-                    self.alarm_applied();
+                if let Some(alarm) = &request.alarm {
+                    self.alarm_applied(alarm);
                 }
                 let needed = self.state.needs(&request);
                 if !needed.is_empty() {

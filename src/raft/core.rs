@@ -19,11 +19,10 @@ use super::replica::{Replica, ReplicaError};
 use super::waiters::{Waiter, Waiters};
 use crate::config::values::AutoCompaction;
 use crate::io::disk::{Completion, Disk};
-use crate::limits::{CHECKPOINT_QUOTA_MARGIN, LEASE_BYTES, RAFT_CATCHUP_BYTES_MAX, RAFT_UNAPPLIED_BYTES_MAX};
+use crate::limits::{RAFT_CATCHUP_BYTES_MAX, RAFT_UNAPPLIED_BYTES_MAX};
 use crate::mvcc::readers::Readers;
 use crate::pages::{PageStore, StoreFailure};
-use crate::proto::etcdserverpb::alarm_request::AlarmAction;
-use crate::proto::etcdserverpb::{AlarmRequest, AlarmType, InternalRaftRequest};
+use crate::proto::etcdserverpb::AlarmType;
 use crate::state::State;
 use std::sync::Arc;
 use std::time::Duration;
@@ -113,7 +112,9 @@ pub struct LogCore {
     last_leader: u64,
     pub(super) counters: Counters,
     /// Until when a NOSPACE alarm of this member that was proposed is waited for.
-    alarm_proposed: Option<Duration>,
+    pub(super) alarm_proposed: Option<Duration>,
+    /// Whether NOSPACE was disarmed and room by the quota was on its way ever since.
+    pub(super) disarmed: bool,
     pub(super) compactor: Option<Compactor>,
     /// A compaction that could not read a page waits until then.
     pub(super) compaction_retry_at: Duration,
@@ -160,6 +161,7 @@ impl LogCore {
             last_leader: 0,
             counters: Counters::default(),
             alarm_proposed: None,
+            disarmed: false,
             compactor: Compactor::new(options.auto_compaction),
             compaction_retry_at: Duration::ZERO,
             stopping: false,
@@ -229,82 +231,6 @@ impl LogCore {
                 self.replies.push((core, Reply::Status { token, status }));
             }
             Request::Corrupt { description } => self.raise_corrupt(&description, now),
-        }
-    }
-
-    /// Whether the disk, the quota and the memory budget leave room; raises NOSPACE when one of the latter does not.
-    pub(super) fn has_room(&mut self, quota_bytes: usize, now: Duration) -> bool {
-        if self.replica.wal().no_space() || self.applier.no_space {
-            return false;
-        }
-        let (size, index) = (self.size(), self.index_bytes());
-        let index_max = self.options.memory.index_max;
-        let over_quota = |quota: u64| size + quota_bytes as u64 >= quota;
-        let reason = if self.options.quota_bytes.is_some_and(over_quota) {
-            "the quota is used up; raising the NOSPACE alarm"
-        } else if index >= index_max {
-            "keys and leases take all that --memory-budget has for them; raising the NOSPACE alarm"
-        } else {
-            return true;
-        };
-        let proposed = self.alarm_proposed.is_some_and(|until| until > now);
-        if !proposed && !self.is_making_room() && !self.state.alarms().is_raised(AlarmType::Nospace) {
-            self.alarm_proposed = Some(now + self.proposal_timeout());
-            tracing::warn!(quota = self.options.quota_bytes, size, index, index_max, "{reason}");
-            self.propose_alarm(AlarmType::Nospace, now);
-        }
-        false
-    }
-
-    /// Bytes as the quota counts them: the page file's, what is on its way there, and the index.
-    fn size(&self) -> u64 {
-        self.checkpoints.store().size() + self.dirty_bytes + self.cut_bytes + self.state.keys().bytes() as u64
-    }
-
-    /// Whether what was deleted and compacted is on its way out of the page file: what the quota refuses meanwhile
-    /// raises no alarm, since nobody has to do anything about it.
-    pub fn is_making_room(&self) -> bool {
-        self.checkpoints.is_making_room(&self.state)
-    }
-
-    /// What there is too little of. A full disk shows at the log or at the page file first; both get out of it by
-    /// checkpoints.
-    fn pressure(&mut self) -> Pressure {
-        let size = self.size();
-        let nearly_full = |quota: u64| size >= quota - quota / CHECKPOINT_QUOTA_MARGIN;
-        if self.applier.no_space || self.replica.wal().no_space() {
-            Pressure::Disk
-        } else if self.options.quota_bytes.is_some_and(nearly_full) || self.state.alarms().is_raised(AlarmType::Nospace)
-        {
-            Pressure::Quota
-        } else {
-            Pressure::None
-        }
-    }
-
-    /// What keys, their revisions and leases take in memory.
-    fn index_bytes(&self) -> usize {
-        self.state.keys().bytes() + self.state.lessor().len() * LEASE_BYTES
-    }
-
-    fn propose_alarm(&mut self, alarm: AlarmType, now: Duration) {
-        let action = AlarmAction::Activate as i32;
-        let alarm = AlarmRequest {
-            action,
-            member_id: self.member_id,
-            alarm: alarm as i32,
-        };
-        let request = InternalRaftRequest {
-            alarm: Some(alarm),
-            ..Default::default()
-        };
-        self.propose_own(request, now);
-    }
-
-    pub(super) fn raise_corrupt(&mut self, description: &str, now: Duration) {
-        tracing::error!("{description}; raising the CORRUPT alarm");
-        if !self.state.alarms().is_raised(AlarmType::Corrupt) {
-            self.propose_alarm(AlarmType::Corrupt, now);
         }
     }
 
@@ -611,10 +537,5 @@ impl LogCore {
             && self.waiters.count() == 0
             && self.applier.is_idle()
             && self.replica.wal().is_idle()
-    }
-
-    /// The alarm proposed by `has_room` was applied or replaced.
-    pub(super) fn alarm_applied(&mut self) {
-        self.alarm_proposed = None;
     }
 }

@@ -22,6 +22,7 @@ mod publication;
 mod reads;
 pub mod replica;
 mod restore;
+mod room;
 pub mod storage;
 pub mod transport;
 mod waiters;
