@@ -1,2 +1,1 @@
-//! Peers that are none, or don't keep to the protocol: the right status, or the end of the connection, and nothing
-//! left.
+//! Peers that are none, or don't keep to the protocol: the right status, or the end of the connection.

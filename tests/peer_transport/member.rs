@@ -120,7 +120,7 @@ impl Member {
                 seen.term,
                 seen.committed,
                 seen.active,
-                seen.refused
+                seen.refused.first()
             );
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -402,7 +402,7 @@ async fn run(
         transport.send(messages);
         {
             let mut seen = seen.lock().unwrap();
-            seen.refused.extend(refused);
+            seen.refused.extend(refused.into_iter().take(1));
             let data = applied.into_iter().filter(|entry| !entry.data.is_empty());
             seen.applied.extend(data.map(|entry| entry.data.to_vec()));
             seen.leader = replica.raw.raft.leader_id;
