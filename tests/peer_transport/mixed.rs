@@ -1,1 +1,196 @@
-//! Clusters of a real etcd and our transport.
+//! Clusters of a real etcd and of a member made of our transport: they elect a leader, either of them, and replicate.
+
+use super::TICK;
+use super::member::{Command, Member, Setup};
+use crate::support;
+use crate::support::etcd::{get, put};
+use crate::support::grpc::Channel;
+use crate::support::server::Program;
+use crate::support::server::ports::Port;
+use ringd::proto::etcdserverpb as pb;
+use sha1::{Digest, Sha1};
+use std::net::TcpListener;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long an answer may take, a start included.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn first_eight(hash: Sha1) -> u64 {
+    u64::from_be_bytes(hash.finalize()[..8].try_into().expect("twenty bytes"))
+}
+
+/// A member's id as etcd computes it of its URL and the cluster's token.
+fn member_id(url: &str) -> u64 {
+    first_eight(Sha1::new().chain_update(url).chain_update("mixed"))
+}
+
+/// etcd and our member beside it.
+struct Mixed {
+    etcd: Child,
+    etcd_id: u64,
+    client: String,
+    ours: Member,
+    _ports: Vec<Port>,
+    _directory: tempfile::TempDir,
+}
+
+impl Mixed {
+    fn start(program: Program) -> Mixed {
+        let ports: Vec<_> = (0..3).map(|_| Port::reserve()).collect();
+        let [etcd_peer, client, own_peer] = [0, 1, 2].map(|at| format!("127.0.0.1:{}", ports[at].number()));
+        let [etcd_url, own_url] = [&etcd_peer, &own_peer].map(|address| format!("http://{address}"));
+        let ids = [&etcd_url, &own_url].map(|url| member_id(url));
+        let mut sorted = ids;
+        sorted.sort_unstable();
+        let cluster = sorted
+            .iter()
+            .fold(Sha1::new(), |hash, id| hash.chain_update(id.to_be_bytes()));
+        let setup = Setup {
+            id: ids[1],
+            cluster_id: first_eight(cluster),
+            members: vec![(ids[0], etcd_url.clone()), (ids[1], own_url.clone())],
+            removed: vec![],
+            tick: TICK,
+        };
+        let listener = TcpListener::bind(own_peer).expect("a reserved port");
+        let ours = Member::start(setup, listener);
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let log = std::fs::File::create(directory.path().join("log")).expect("a log file");
+        let mut command = support::server::bound_to_this_thread(program.path());
+        command
+            .arg("--name=theirs")
+            .arg("--data-dir")
+            .arg(directory.path().join("data"))
+            .arg(format!("--listen-client-urls=http://{client}"))
+            .arg(format!("--advertise-client-urls=http://{client}"))
+            .arg(format!("--listen-peer-urls={etcd_url}"))
+            .arg(format!("--initial-advertise-peer-urls={etcd_url}"))
+            .arg(format!("--initial-cluster=theirs={etcd_url},ours={own_url}"))
+            .arg("--initial-cluster-token=mixed")
+            .arg("--log-level=info")
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a second handle"))
+            .stderr(log);
+        Mixed {
+            etcd: command.spawn().expect("etcd starts"),
+            etcd_id: ids[0],
+            client,
+            ours,
+            _ports: ports,
+            _directory: directory,
+        }
+    }
+
+    fn log(&self) -> String {
+        let log = std::fs::read_to_string(self._directory.path().join("log")).unwrap_or_default();
+        log.lines().rev().take(30).collect::<Vec<_>>().join("\n")
+    }
+
+    /// Calls until it succeeds: a leader may be missing for a while.
+    fn call<R: prost::Message + Default>(&self, method: &str, request: &impl prost::Message) -> R {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let answer = support::block_on(async {
+                let channel = Channel::connect(&self.client)
+                    .await
+                    .map_err(|error| error.to_string())?;
+                let called = tokio::time::timeout(Duration::from_secs(10), channel.call::<R>(method, request));
+                let answer = called.await.map_err(|_| "no answer in 10 seconds".to_string())?;
+                answer.map_err(|status| format!("{status:?}"))
+            });
+            match answer {
+                Ok(answer) => return answer,
+                Err(error) if Instant::now() >= until => panic!("{method}: {error}\n{}", self.log()),
+                Err(_) => std::thread::sleep(Duration::from_millis(50)),
+            }
+        }
+    }
+
+    /// Writes and reads through etcd, and waits until our member has applied the write.
+    fn replicates(&self, key: &str) {
+        self.call::<pb::PutResponse>(support::etcd::PUT, &put(key, "value"));
+        let read: pb::RangeResponse = self.call(support::etcd::RANGE, &get(key));
+        assert_eq!(
+            (&read.kvs[0].key[..], &read.kvs[0].value[..]),
+            (key.as_bytes(), &b"value"[..])
+        );
+        self.ours.wait("for the write", |seen| {
+            let holds = |data: &Vec<u8>| data.windows(key.len()).any(|part| part == key.as_bytes());
+            seen.applied.iter().any(holds)
+        });
+    }
+
+    fn give_lead_to_ours(&self) {
+        let target_id = self.ours.setup.id;
+        let until = Instant::now() + PATIENCE;
+        while !self.ours.seen().is_leader {
+            assert!(Instant::now() < until, "the lead was not given\n{}", self.log());
+            support::block_on(async {
+                let request = pb::MoveLeaderRequest { target_id };
+                let channel = Channel::connect(&self.client).await.expect("etcd listens");
+                let moved = channel.call::<pb::MoveLeaderResponse>("/etcdserverpb.Maintenance/MoveLeader", &request);
+                // It may have it already.
+                let _ = tokio::time::timeout(Duration::from_secs(10), moved).await;
+            });
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn give_lead_to_etcd(&self) {
+        let until = Instant::now() + PATIENCE;
+        while self.ours.seen().leader != self.etcd_id {
+            assert!(Instant::now() < until, "the lead was not taken\n{}", self.log());
+            self.ours.tell(Command::Transfer(self.etcd_id));
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+}
+
+impl Drop for Mixed {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.log());
+        }
+        let _ = self.etcd.kill();
+        let _ = self.etcd.wait();
+    }
+}
+
+fn works_with(program: Program) {
+    let mixed = Mixed::start(program);
+    mixed.ours.wait("for a leader", |seen| seen.leader != 0);
+    mixed.replicates("first");
+    mixed.give_lead_to_ours();
+    // Proposals and reads are passed on to us now.
+    mixed.replicates("under ours");
+    for number in 0..100 {
+        mixed.call::<pb::PutResponse>(support::etcd::PUT, &put(format!("many {number}"), "x".repeat(10_000)));
+    }
+    mixed.give_lead_to_etcd();
+    mixed.replicates("under etcd");
+    for number in 0..100 {
+        mixed.call::<pb::PutResponse>(support::etcd::PUT, &put(format!("more {number}"), "x".repeat(10_000)));
+    }
+    mixed.replicates("last");
+    let seen = mixed.ours.seen();
+    assert_eq!(seen.refused, [""; 0]);
+    assert_eq!(seen.active, 1);
+    let status: pb::StatusResponse = mixed.call(support::etcd::STATUS, &pb::StatusRequest::default());
+    assert_eq!((status.leader, status.raft_term), (mixed.etcd_id, seen.term));
+    let log = mixed.log();
+    assert!(
+        !log.contains("panic") && !log.contains("failed to process Raft message"),
+        "{log}"
+    );
+}
+
+#[test]
+fn etcd_3_7_1_and_our_member_are_a_cluster() {
+    works_with(Program::Reference);
+}
+
+#[test]
+fn etcd_3_5_1_and_our_member_are_a_cluster() {
+    works_with(Program::Etcd351);
+}
