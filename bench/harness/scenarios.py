@@ -252,7 +252,8 @@ WATCHES = Stage(
             (*DEEP, "--leases", 2_000),
             rounds=1,
         ),
-        Scenario("heartbeats", "Kubernetes nodes' heartbeats", "heartbeats"),
+        # In the full form as many nodes as a test of a few seconds can make first.
+        Scenario("heartbeats", "Kubernetes nodes' heartbeats", "heartbeats", full_flags=("--nodes", 200_000)),
         Scenario(
             "heartbeats-same-load",
             "Kubernetes nodes' heartbeats arriving at the most that etcd carries",
@@ -279,6 +280,15 @@ WATCHES = Stage(
             share_of="churn",
             share=0.5,
             rounds=1,
+        ),
+    ),
+    curves=(
+        Curve(
+            "heartbeats",
+            "Kubernetes nodes' heartbeats arriving on a schedule",
+            "heartbeats",
+            "heartbeats",
+            shares=(0.5, 0.9),
         ),
     ),
 )

@@ -12,6 +12,7 @@ mod index;
 mod pages;
 mod wal;
 mod watch;
+mod window;
 
 use clock::ThreadTime;
 use criterion::{Criterion, criterion_group, criterion_main};
@@ -47,6 +48,7 @@ fn key(number: u64) -> String {
 criterion_group! {
     name = hot;
     config = criterion();
-    targets = calls::bench, hpack::bench, index::bench, apply::bench, pages::bench, wal::bench, watch::bench
+    targets = calls::bench, hpack::bench, index::bench, window::bench, apply::bench, pages::bench, wal::bench,
+        watch::bench
 }
 criterion_main!(hot);
