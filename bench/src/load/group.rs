@@ -28,29 +28,6 @@ pub struct Part {
     pub bears_refusals: bool,
 }
 
-pub struct Group {
-    pub name: &'static str,
-    pub workload: Box<dyn Workload>,
-    pub connections: Vec<Connection>,
-    streams: usize,
-    recipes: Vec<Recipe>,
-    message_bytes_max: usize,
-    random: u64,
-    /// Connections that may take calls.
-    touched: Vec<usize>,
-    /// Calls of the workload that are due, for want of room not started.
-    pending: VecDeque<(usize, Call)>,
-    pace: Pace,
-    total: u64,
-    bears_refusals: bool,
-    /// New calls that the workload began; not those it goes on with.
-    begun: u64,
-    pub counts: Tally,
-    pub latency_ns: Histogram<u64>,
-    /// The workload has no call, and waits for none.
-    pub exhausted: bool,
-}
-
 /// Of the whole run.
 #[derive(Clone, Copy, Default)]
 pub struct Tally {
@@ -67,6 +44,37 @@ pub struct Tally {
     pub changes: u64,
 }
 
+pub struct Group {
+    pub name: &'static str,
+    pub connections: Vec<Connection>,
+    /// Calls in flight on each of them, at most.
+    streams: usize,
+    pub ledger: Ledger,
+    /// Connections that may take calls, or have something to send.
+    touched: Vec<usize>,
+    pace: Pace,
+    message_bytes_max: usize,
+    random: u64,
+    total: u64,
+    /// New calls that the workload began; not those it goes on with.
+    begun: u64,
+    /// The workload has no call, and waits for none.
+    pub exhausted: bool,
+}
+
+/// What is called, and what came of it.
+pub struct Ledger {
+    pub workload: Box<dyn Workload>,
+    recipes: Vec<Recipe>,
+    /// Calls of the workload that are due, for want of room not started.
+    pending: VecDeque<(usize, Call)>,
+    bears_refusals: bool,
+    pub counts: Tally,
+    pub latency_ns: Histogram<u64>,
+    /// The newest revision that an answer named.
+    pub newest: i64,
+}
+
 /// When calls are due.
 struct Pace {
     /// Between two calls of an open loop.
@@ -74,8 +82,47 @@ struct Pace {
     due: Instant,
     /// The connection that is asked first for room.
     turn: usize,
-    /// A call is due and no connection has room.
+    /// No call can start before something comes.
     blocked: bool,
+}
+
+impl Ledger {
+    /// Counts a call in `slot` of the group that has ended. Returns how long it took, or the whole that it ended, if that
+    /// counts as a call.
+    #[inline]
+    fn ended(&mut self, slot: usize, call: &Finished) -> Option<Duration> {
+        if !call.good {
+            let refused = call.refused && self.bears_refusals;
+            self.counts.refused += u64::from(refused);
+            self.counts.failed += u64::from(!refused);
+            return None;
+        }
+        self.counts.good += 1;
+        self.counts.bytes += call.bytes;
+        self.newest = self.newest.max(call.reply.revision);
+        let recipe = &self.recipes[call.call.recipe];
+        if recipe.has_changed(&call.reply) {
+            self.counts.expected += recipe.revisions;
+            self.counts.changes += recipe.changes;
+        }
+        let counts = self.workload.done(slot, &call.call, &call.reply);
+        self.gather();
+        let began = match counts {
+            Counts::Part => return None,
+            Counts::Call => call.began,
+            Counts::Since(began) => began,
+        };
+        self.counts.measured += 1;
+        Some(call.ended.saturating_duration_since(began))
+    }
+
+    /// Takes the calls that the workload goes on with.
+    #[inline]
+    fn gather(&mut self) {
+        while let Some(next) = self.workload.at_once() {
+            self.pending.push_back(next);
+        }
+    }
 }
 
 impl Group {
@@ -87,31 +134,35 @@ impl Group {
             .collect::<io::Result<Vec<_>>>()?;
         Ok(Self {
             name: part.name,
-            workload: part.workload,
             touched: (0..connections.len()).collect(),
             connections,
             streams: part.streams,
             message_bytes_max: recipes.iter().map(Recipe::length).max().unwrap_or_default(),
-            recipes,
-            random: seed,
-            pending: VecDeque::new(),
+            ledger: Ledger {
+                workload: part.workload,
+                recipes,
+                pending: VecDeque::new(),
+                bears_refusals: part.bears_refusals,
+                counts: Tally::default(),
+                latency_ns: series::histogram()?,
+                newest: 0,
+            },
             pace: Pace {
                 interval: part.rate.map(|rate| Duration::from_secs_f64(1.0 / rate)),
                 due: Instant::now(),
                 turn: 0,
                 blocked: false,
             },
+            random: seed,
             total: part.total.unwrap_or(u64::MAX),
-            bears_refusals: part.bears_refusals,
             begun: 0,
-            counts: Tally::default(),
-            latency_ns: series::histogram()?,
             exhausted: false,
         })
     }
 
     pub fn in_flight(&self) -> u64 {
-        self.counts.started - self.counts.good - self.counts.failed - self.counts.refused
+        let counts = &self.ledger.counts;
+        counts.started - counts.good - counts.failed - counts.refused
     }
 
     /// Everything was prepared; an open loop's first call is due after its first interval.
@@ -145,32 +196,39 @@ impl Group {
         Ok(())
     }
 
-    /// Starts what may start now. `began` says whether everything is prepared.
+    /// Starts what may start now. `began` says whether everything is prepared, `newest` is the newest revision known.
     pub fn start_calls(&mut self, began: bool, newest: i64, now: Instant) {
-        if !began && self.workload.is_prepared() {
+        if !began && self.ledger.workload.is_prepared() {
             return;
         }
         self.start_pending(now);
         if self.pace.interval.is_some() && began {
-            return self.start_due(newest, now);
+            self.start_due(newest, now);
+        } else {
+            self.start_free(newest, now);
         }
-        let mut waits = false;
+        self.start_pending(now);
+        self.exhausted &= self.in_flight() == 0 && self.ledger.pending.is_empty();
+    }
+
+    /// Of a closed loop: on each connection that was heard of as many as there is room for.
+    fn start_free(&mut self, newest: i64, now: Instant) {
+        self.exhausted = false;
         for at in 0..self.touched.len() {
             let which = self.touched[at];
             while let Some(slot) = self.connections[which].free_slot(self.message_bytes_max) {
                 if !self.start_new(which, slot, newest, now) {
-                    waits = true;
+                    self.exhausted = true;
                     break;
                 }
             }
         }
-        self.start_pending(now);
-        self.exhausted = waits && self.in_flight() == 0 && self.pending.is_empty();
     }
 
-    /// Of an open loop: the next connection with room, in turn; what finds none stays due.
+    /// Of an open loop: on the next connection with room, in turn; what finds none stays due.
     fn start_due(&mut self, newest: i64, now: Instant) {
-        self.pace.blocked = self.begun == self.total;
+        self.exhausted = self.begun == self.total;
+        self.pace.blocked = self.exhausted;
         while self.pace.due <= now && !self.pace.blocked {
             let (count, turn) = (self.connections.len(), self.pace.turn);
             let started = (turn..turn + count).map(|which| which % count).find(|&which| {
@@ -186,10 +244,9 @@ impl Group {
             self.pace.blocked = self.begun == self.total;
             self.touched.push(which);
         }
-        self.start_pending(now);
-        self.exhausted = self.begun == self.total && self.in_flight() == 0 && self.pending.is_empty();
     }
 
+    /// Starts a new call of the workload, if it has one.
     #[inline]
     fn start_new(&mut self, which: usize, slot: usize, newest: i64, due: Instant) -> bool {
         if self.begun == self.total {
@@ -201,37 +258,35 @@ impl Group {
             due,
             newest,
         };
-        let Some(call) = self.workload.next(turn) else {
+        let Some(call) = self.ledger.workload.next(turn) else {
             return false;
         };
+        self.ledger.gather();
         self.begun += 1;
         self.start(which, slot, call, due);
-        while let Some(next) = self.workload.at_once() {
-            self.pending.push_back(next);
-        }
         true
     }
 
     /// Starts the calls that the workload goes on with, as far as there is room.
     fn start_pending(&mut self, now: Instant) {
-        for _ in 0..self.pending.len() {
-            let Some((slot, call)) = self.pending.pop_front() else {
+        for _ in 0..self.ledger.pending.len() {
+            let Some((slot, call)) = self.ledger.pending.pop_front() else {
                 return;
             };
-            let which = slot / self.streams;
-            if self.connections[which].has_room(slot % self.streams, self.message_bytes_max) {
-                self.start(which, slot % self.streams, call, now);
+            let (which, place) = (slot / self.streams, slot % self.streams);
+            if self.connections[which].has_room(place, self.message_bytes_max) {
+                self.start(which, place, call, now);
                 self.touched.push(which);
             } else {
-                self.pending.push_back((slot, call));
+                self.ledger.pending.push_back((slot, call));
             }
         }
     }
 
     #[inline]
     fn start(&mut self, which: usize, slot: usize, call: Call, began: Instant) {
-        self.counts.started += 1;
-        self.connections[which].start(slot, &self.recipes[call.recipe], call, self.random, began);
+        self.ledger.counts.started += 1;
+        self.connections[which].start(slot, &self.ledger.recipes[call.recipe], call, self.random, began);
     }
 
     /// splitmix64.
@@ -244,58 +299,16 @@ impl Group {
         mixed ^ (mixed >> 31)
     }
 
-    /// Reads once from a connection. `newest` rises with the answers. `latency` hears of each call that counts; without
-    /// it none is recorded.
-    pub fn receive(&mut self, which: usize, newest: &mut i64, mut latency: Option<impl FnMut(u64)>) -> io::Result<()> {
-        let first_slot = which * self.streams;
-        let (counts, workload, recipes) = (&mut self.counts, &mut self.workload, &self.recipes);
-        let (histogram, pending, bears) = (&mut self.latency_ns, &mut self.pending, self.bears_refusals);
+    /// Reads once from a connection. `latency` hears of each call that counts; without it none is recorded.
+    pub fn receive(&mut self, which: usize, mut latency: Option<impl FnMut(u64)>) -> io::Result<()> {
+        let (ledger, first_slot) = (&mut self.ledger, which * self.streams);
         self.connections[which].receive(&mut |call: Finished| {
-            let Some(began) = count(counts, &mut **workload, recipes, first_slot, bears, &call) else {
-                return;
-            };
-            *newest = (*newest).max(call.reply.revision);
-            if let (Some(began), Some(latency)) = (began, &mut latency) {
-                let latency_ns = call.ended.saturating_duration_since(began).as_nanos() as u64;
-                histogram.saturating_record(latency_ns);
+            let took = ledger.ended(first_slot + call.slot, &call);
+            if let (Some(took), Some(latency)) = (took, &mut latency) {
+                let latency_ns = took.as_nanos() as u64;
+                ledger.latency_ns.saturating_record(latency_ns);
                 latency(latency_ns);
-            }
-            while let Some(next) = workload.at_once() {
-                pending.push_back(next);
             }
         })
     }
-}
-
-/// Counts a call. None if it failed, else when it began if it counts as one call, or the whole that it ended.
-#[inline]
-fn count(
-    counts: &mut Tally,
-    workload: &mut dyn Workload,
-    recipes: &[Recipe],
-    first_slot: usize,
-    bears: bool,
-    call: &Finished,
-) -> Option<Option<Instant>> {
-    if !call.good {
-        *match call.refused && bears {
-            true => &mut counts.refused,
-            false => &mut counts.failed,
-        } += 1;
-        return None;
-    }
-    counts.good += 1;
-    counts.bytes += call.bytes;
-    let recipe = &recipes[call.call.recipe];
-    if recipe.has_changed(&call.reply) {
-        counts.expected += recipe.revisions;
-        counts.changes += recipe.changes;
-    }
-    let began = match workload.done(first_slot + call.slot, &call.call, &call.reply) {
-        Counts::Part => return Some(None),
-        Counts::Call => call.began,
-        Counts::Since(began) => began,
-    };
-    counts.measured += 1;
-    Some(Some(began))
 }

@@ -122,8 +122,12 @@ pub fn run(options: &Options, parts: Vec<Part>) -> io::Result<Report> {
     let before = revision(options.address)?;
     let mut run = Run::open(options, parts, before)?;
     let (from, to) = run.drive()?;
-    let sum = |count: fn(&Tally) -> u64| run.groups.iter().map(|group| count(&group.counts)).sum::<u64>();
-    let rises_after = run.groups.iter().map(|group| group.workload.rises_after()).sum::<u64>();
+    let sum = |count: fn(&Tally) -> u64| run.groups.iter().map(|group| count(&group.ledger.counts)).sum::<u64>();
+    let rises_after = run
+        .groups
+        .iter()
+        .map(|group| group.ledger.workload.rises_after())
+        .sum::<u64>();
     let expected = sum(|counts| counts.expected) + rises_after;
     let drained = match rises_after {
         0 => None,
@@ -138,7 +142,7 @@ pub fn run(options: &Options, parts: Vec<Part>) -> io::Result<Report> {
         name: group.name,
         measured: to.counts[at + 1].measured - from.counts[at + 1].measured,
         bytes: to.counts[at + 1].bytes - from.counts[at + 1].bytes,
-        latency_ns: group.latency_ns,
+        latency_ns: group.ledger.latency_ns,
     });
     Ok(Report {
         measured: to.counts[0].measured - from.counts[0].measured,
@@ -149,8 +153,8 @@ pub fn run(options: &Options, parts: Vec<Part>) -> io::Result<Report> {
             .zip(from.server_cpu)
             .map(|(to, from)| to.saturating_sub(from)),
         client_cpu: to.client_cpu.saturating_sub(from.client_cpu),
-        told: main.workload.told(),
-        latency_ns: main.latency_ns,
+        told: main.ledger.workload.told(),
+        latency_ns: main.ledger.latency_ns,
         series: run.series.seconds,
         finished,
         failed,
@@ -250,12 +254,12 @@ impl<'a> Run<'a> {
         let mut heard = Instant::now();
         loop {
             let now = Instant::now();
-            if self.began.is_none() && self.groups.iter().all(|group| group.workload.is_prepared()) {
+            if self.began.is_none() && self.groups.iter().all(|group| group.ledger.workload.is_prepared()) {
                 self.began = Some(now);
                 self.groups.iter_mut().for_each(|group| group.begin(now));
             }
             if from.is_none() && self.has_passed(now, true) {
-                self.groups.iter_mut().for_each(|group| group.latency_ns.reset());
+                self.groups.iter_mut().for_each(|group| group.ledger.latency_ns.reset());
                 from = Some(self.mark(now)?);
                 self.series.begin(now)?;
             }
@@ -286,7 +290,9 @@ impl<'a> Run<'a> {
             self.flush()?;
             events.clear();
             self.ready.wait(self.wait(), &mut events)?;
-            if !events.is_empty() || in_flight == 0 && self.watchers.count == 0 {
+            // Without calls on their way nothing has to come, but for the last events of watches.
+            let may_be_silent = in_flight == 0 && (self.watchers.count == 0 || !self.stopping);
+            if !events.is_empty() || may_be_silent {
                 heard = Instant::now();
             } else if heard.elapsed() > SILENCE {
                 return Err(silence());
@@ -300,7 +306,7 @@ impl<'a> Run<'a> {
     }
 
     fn changes(&self) -> u64 {
-        self.groups.iter().map(|group| group.counts.changes).sum()
+        self.groups.iter().map(|group| group.ledger.counts.changes).sum()
     }
 
     /// Whether the warm-up has passed, or the whole run.
@@ -343,7 +349,8 @@ impl<'a> Run<'a> {
                         series.record(latency_ns);
                     }
                 });
-                group.receive(which, &mut self.newest, latency)?;
+                group.receive(which, latency)?;
+                self.newest = self.newest.max(group.ledger.newest);
             }
             group.touch(which);
         }
@@ -371,7 +378,7 @@ impl<'a> Run<'a> {
     fn mark(&self, at: Instant) -> io::Result<Mark> {
         Ok(Mark {
             at,
-            counts: self.groups.iter().map(|group| group.counts).collect(),
+            counts: self.groups.iter().map(|group| group.ledger.counts).collect(),
             events: self.watchers.events,
             server_cpu: self.options.process.map(cpu_time).transpose()?,
             client_cpu: cpu_time(std::process::id())?,
