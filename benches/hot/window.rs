@@ -1,5 +1,5 @@
-//! The event window with 100 000 records of 256 bytes. `get`: a random record, as a get answers it: found by its revision
-//! and copied. `append`: one more, from time to time with a block, trimmed to the same size; a view of it each 64.
+//! The event window with 100 000 records of 256 bytes. `get`: a random record, as a get answers it: found by its
+//! revision and copied. `append`: one more, from time to time with a block, trimmed to the same size; a view each 64.
 
 use super::clock::ThreadTime;
 use super::{Random, key};

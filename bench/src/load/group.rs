@@ -87,8 +87,8 @@ struct Pace {
 }
 
 impl Ledger {
-    /// Counts a call in `slot` of the group that has ended. Returns how long it took, or the whole that it ended, if that
-    /// counts as a call.
+    /// Counts a call in `slot` of the group that has ended. Returns how long it took, or the whole that it ended, if
+    /// that counts as a call.
     #[inline]
     fn ended(&mut self, slot: usize, call: &Finished) -> Option<Duration> {
         if !call.good {
