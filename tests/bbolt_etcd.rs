@@ -112,6 +112,7 @@ fn bbolt_reads_what_ringd_wrote_and_goes_on_in_it() {
             ("lease", 2_000, 8, 0..30),
             ("meta", 3, 5, 0..10),
         ],
+        // Three levels.
         &[("key", 24_000, 17, 0..3_000), ("meta", 3, 5, 0..10)],
         &[("key", 300, 17, 0..200_000)],
         &[("long", 200, 30_000, 0..100), ("longer", 60, 32_768, 0..9_000)],
@@ -150,7 +151,7 @@ fn branches_of_every_size_are_sound() {
     let path = directory.path().join("x.db");
     for leaves in (120..128).chain(243..250) {
         // Two of these fill a leaf.
-        write_file(&path, &[("key", leaves * 2, 17, 1_900..1_901)]);
+        write_file(&path, &[("key", leaves * 2, 17, 16_000..16_001)]);
         assert_eq!(bbolt("describe", &path, None), describe(&path), "{leaves} leaves");
         bbolt("change", &path, Some(u64::from(leaves)));
         assert_eq!(

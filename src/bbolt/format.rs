@@ -2,6 +2,9 @@
 
 /// Size of the pages that are written. Readers take what the meta page says.
 pub(super) const PAGE_BYTES: usize = 4096;
+/// A leaf takes elements up to this size, if need be in overflow pages: of values of half a page and more little room
+/// would be used in leaves of one page.
+pub(super) const LEAF_BYTES: usize = 8 * PAGE_BYTES;
 /// Sizes of pages that bbolt may have written: those of its machines.
 pub(super) const PAGE_BYTES_RANGE: std::ops::RangeInclusive<usize> = 1024..=65_536;
 /// Length of a page's header.

@@ -6,7 +6,7 @@
 //!
 //! A branch never has less than two children: bbolt takes that for granted when it deletes.
 
-use super::format::{BranchElement, ELEMENT, LeafElement, PAGE_BYTES, PAGE_HEADER, PageHeader, PageKind};
+use super::format::{BranchElement, ELEMENT, LEAF_BYTES, LeafElement, PAGE_BYTES, PAGE_HEADER, PageHeader, PageKind};
 
 /// A value: its bytes, or for measuring only their number.
 #[derive(Clone, Copy)]
@@ -50,7 +50,7 @@ impl Pages {
             let header = PageHeader {
                 id,
                 kind,
-                count: u16::try_from(count).expect("a page of the least size holds no more"),
+                count: u16::try_from(count).expect("a leaf of the largest size holds no more"),
                 overflow: u32::try_from(pages - 1).expect("values are bounded"),
             };
             let start = bytes.len();
@@ -170,7 +170,7 @@ impl Tree {
     /// Adds an element behind all others. The caller has checked order and lengths.
     pub fn put(&mut self, flags: u32, key: &[u8], value: Value<'_>, pages: &mut Pages) {
         let length = ELEMENT + key.len() + value.length();
-        if self.leaf.length + length > PAGE_BYTES {
+        if self.leaf.length + length > LEAF_BYTES {
             self.flush_leaf(pages);
         }
         let element = LeafElement {
@@ -179,7 +179,7 @@ impl Tree {
             key_length: key.len() as u32,
             value_length: value.length() as u32,
         };
-        if PAGE_HEADER + length > PAGE_BYTES {
+        if PAGE_HEADER + length > LEAF_BYTES {
             // Too large to share a leaf: it is written at once, and not copied before.
             let page = pages.add_leaf(&[element], PAGE_HEADER + length, [key, value.bytes()]);
             self.add_child(

@@ -28,7 +28,7 @@ pub fn import(bytes: &[u8]) -> bool {
     let [database, pages] = ["/fuzz.db", "/fuzz.ringd"].map(Path::new);
     let put = |disk: &mut MemoryDisk| {
         let (file, _) = disk.open(database, OpenMode::CreateNew)?;
-        let mut buffer = AlignedBuffer::zeroed(bytes.len());
+        let mut buffer = AlignedBuffer::zeroed(bytes.len().max(1));
         buffer[..bytes.len()].copy_from_slice(bytes);
         let (offset, durable) = (0, true);
         disk.call(Operation::Write {
