@@ -1,12 +1,14 @@
 //! Clusters of a real etcd and of a member made of our transport: they elect a leader, either of them, and replicate.
 
-use super::TICK;
+use super::hostile::request;
 use super::member::{Command, Member, Setup};
+use super::{TICK, listener};
 use crate::support;
 use crate::support::etcd::{get, put};
 use crate::support::grpc::Channel;
-use crate::support::server::Program;
+use crate::support::http::answer_to;
 use crate::support::server::ports::Port;
+use crate::support::server::{Program, Server};
 use ringd::proto::etcdserverpb as pb;
 use sha1::{Digest, Sha1};
 use std::net::TcpListener;
@@ -193,4 +195,66 @@ fn etcd_3_7_1_and_our_member_are_a_cluster() {
 #[test]
 fn etcd_3_5_1_and_our_member_are_a_cluster() {
     works_with(Program::Etcd351);
+}
+
+/// Requests that are refused, and those that need nobody: answer for answer as etcd has it.
+#[test]
+fn peers_are_answered_as_by_etcd() {
+    let etcd = Server::start(Program::Reference, &[]);
+    let members = support::http::request(&etcd.peer_address(), "GET", "/members");
+    let hex = |text: &str| u64::from_str_radix(text, 16).expect("an id");
+    let cluster_id = hex(members.field("x-etcd-cluster-id").expect("the cluster's id"));
+    let list: serde_json::Value = serde_json::from_str(&members.body).expect("JSON");
+    let id = list[0]["id"].as_u64().expect("an id");
+    let (listener, url) = listener();
+    let ours = url.replace("http://", "");
+    let setup = Setup {
+        id,
+        cluster_id,
+        members: vec![(id, url)],
+        removed: vec![],
+        tick: TICK,
+    };
+    let _member = Member::start(setup, listener);
+    let wrong = ("X-Etcd-Cluster-ID", "c2");
+    let cases: [(&str, &[(&str, &str)], &[u8]); 18] = [
+        ("GET /raft", &[], b""),
+        ("POST /raft", &[wrong], b""),
+        ("POST /raft", &[("X-Server-Version", "2.9.0")], b""),
+        ("POST /raft", &[("X-Min-Cluster-Version", "3.8.0")], b""),
+        ("POST /raft", &[("X-Server-Version", "")], b""),
+        ("POST /raft", &[], &[0xff]),
+        ("POST /raft", &[], &[8, 8, 16, 5, 24, 7]),
+        ("PUT /raft/snapshot", &[], b""),
+        ("POST /raft/snapshot", &[wrong], b""),
+        ("POST /raft/snapshot", &[], &[0, 0, 0, 0, 0, 0, 0, 2, 8, 8]),
+        ("POST /raft/stream/message/77", &[], b""),
+        ("GET /raft/stream/message/77", &[wrong], b""),
+        ("GET /raft/stream/message/77", &[], b""),
+        ("GET /raft/stream/msgapp/77", &[], b""),
+        ("GET /raft/stream/msgapp/xyz", &[], b""),
+        ("GET /raft/stream/other/77", &[], b""),
+        ("GET /raft/other", &[], b""),
+        ("DELETE /raft/", &[], b""),
+    ];
+    for (line, fields, body) in cases {
+        let method = line.split(' ').next().expect("a method");
+        let asked = request(line, cluster_id, fields, body);
+        let [ours, theirs] =
+            [&ours, &etcd.peer_address()].map(|address| answer_to(address, method, &asked).comparable());
+        assert_eq!(ours, theirs, "{line} {fields:?}");
+    }
+    let probe = |address: &str| answer_to(address, "GET", &request("GET /raft/probing", cluster_id, &[], b""));
+    let [ours, theirs] = [&ours, &etcd.peer_address()].map(|address| probe(address));
+    assert_eq!(
+        (ours.status, ours.field("content-type")),
+        (theirs.status, theirs.field("content-type"))
+    );
+    let shape = |text: &str| {
+        text.chars()
+            .filter(|letter| !letter.is_ascii_digit())
+            .take(16)
+            .collect::<String>()
+    };
+    assert_eq!(shape(&ours.body), shape(&theirs.body));
 }

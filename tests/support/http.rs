@@ -36,8 +36,13 @@ impl Answer {
 /// One request on a connection of its own.
 pub fn request(address: &str, method: &str, target: &str) -> Answer {
     let request = format!("{method} {target} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    answer_to(address, method, request.as_bytes())
+}
+
+/// The answer to a request that is written out, on a connection of its own.
+pub fn answer_to(address: &str, method: &str, request: &[u8]) -> Answer {
     // etcd leaves a peer's connection open for seconds after the answer.
-    let text = exchange_until(address, request.as_bytes(), |answer| is_whole(answer, method));
+    let text = exchange_until(address, request, |answer| is_whole(answer, method));
     let text = String::from_utf8(text).expect("an answer in UTF-8");
     let (head, body) = text
         .split_once("\r\n\r\n")

@@ -39,7 +39,7 @@ pub struct Local {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Incompatible {
     /// Its version is too old for us, or ours for it.
-    #[error("its version is {theirs:?}, which wants members of {wants:?} or later; this is {ours}")]
+    #[error("its version is `{theirs}`, it wants members of `{wants}` or later, and this one is of {ours}")]
     Version {
         /// What it says it is.
         theirs: String,
@@ -49,7 +49,7 @@ pub enum Incompatible {
         ours: &'static str,
     },
     /// It is of another cluster.
-    #[error("it is of cluster {theirs:?}, and this member of {ours:x}")]
+    #[error("it is of cluster `{theirs}`, and this member of {ours:x}")]
     Cluster {
         /// The cluster it says it is of.
         theirs: String,

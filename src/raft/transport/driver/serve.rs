@@ -208,11 +208,8 @@ fn admits_message(inner: &Inner, request: &Request, message: &Message) -> Result
     let Err(refusal) = checked else { return Ok(()) };
     inner.counters.of(message.from).received_failures.add(1);
     inner.complain(&sender(request), "refused a message", &refusal);
-    Err(match refusal {
-        gate::Refusal::Removed(_) => Answer::refusal(403, "cannot process message from removed member"),
-        gate::Refusal::NotForUs(_) => Answer::refusal(403, "cannot process message to mismatch member"),
-        _ => Answer::error(500, "error processing raft message"),
-    })
+    // etcd means to say 403 to some of these and says this to all.
+    Err(Answer::error(500, "error processing raft message"))
 }
 
 async fn stream(inner: &Rc<Inner>, mut served: Served, request: &Request) -> Option<Served> {
@@ -273,7 +270,12 @@ async fn snapshot(inner: &Rc<Inner>, mut served: Served, request: &Request) -> O
     }
     served.connection.set_max_body(u64::MAX);
     let (message, rest) = match envelope(inner, &mut served).await {
-        Ok(read) => read,
+        Ok(Some(read)) => read,
+        Ok(None) => {
+            let answer = Answer::error(400, "wrong raft message type");
+            served.answer(of_cluster(inner, answer)).await.ok()?;
+            return None;
+        }
         Err(error) => {
             let text = format!("failed to decode raft message ({error})");
             inner.complain(&sender(request), "refused a snapshot", &text);
@@ -281,11 +283,7 @@ async fn snapshot(inner: &Rc<Inner>, mut served: Served, request: &Request) -> O
             return None;
         }
     };
-    let answer = match message.msg_type() {
-        MessageType::MsgSnapshot => admits_message(inner, request, &message).err(),
-        _ => Some(Answer::error(400, "wrong raft message type")),
-    };
-    if let Some(answer) = answer {
+    if let Err(answer) = admits_message(inner, request, &message) {
         served.answer(of_cluster(inner, answer)).await.ok()?;
         return None;
     }
@@ -321,8 +319,8 @@ async fn snapshot(inner: &Rc<Inner>, mut served: Served, request: &Request) -> O
     None
 }
 
-/// The message in front of a snapshot, and what came behind it.
-async fn envelope(inner: &Inner, served: &mut Served) -> io::Result<(Message, bytes::Bytes)> {
+/// The message in front of a snapshot, and what came behind it; `None` if it is another message.
+async fn envelope(inner: &Inner, served: &mut Served) -> io::Result<Option<(Message, bytes::Bytes)>> {
     let mut bytes = BodyBytes {
         all: &inner.body_bytes,
         own: 0,
@@ -334,8 +332,10 @@ async fn envelope(inner: &Inner, served: &mut Served) -> io::Result<(Message, by
         }
         decoder.receive(part);
         match decoder.next_item().map_err(io::Error::other)? {
-            Some(Item::Message(message)) => return Ok((*message, decoder.into_rest())),
-            Some(_) => return Err(io::Error::other("it is no snapshot")),
+            Some(Item::Message(message)) if message.msg_type() == MessageType::MsgSnapshot => {
+                return Ok(Some((*message, decoder.into_rest())));
+            }
+            Some(_) => return Ok(None),
             None => {}
         }
     }

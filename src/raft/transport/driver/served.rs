@@ -42,15 +42,6 @@ impl Answer {
         }
     }
 
-    /// JSON with a message, as etcd's server refuses what raft is not to see.
-    pub fn refusal(status: u16, message: &str) -> Answer {
-        Answer {
-            status,
-            fields: vec![("Content-Type", "application/json".to_string())],
-            body: serde_json::json!({ "message": message }).to_string(),
-        }
-    }
-
     pub fn with(mut self, name: &'static str, value: impl ToString) -> Answer {
         self.fields.push((name, value.to_string()));
         self
