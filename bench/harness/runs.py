@@ -331,7 +331,7 @@ class Comparison:
         if scenario.usual_flags:
             flags = ("--keys", keys, "--seed", number + 1, *flags)
         flags = ("--value-bytes", value_bytes, "--seconds", seconds, *flags)
-        if self.histograms and scenario.usual_flags:
+        if self.histograms:
             plain = "".join(letter if letter.isalnum() or letter in ".-" else "-" for letter in server.name)
             flags = (*flags, "--histogram", self.output / "hdr" / f"{name}-{plain}.hdr")
         before, resident = grpc.revision(server.address), server.memory()["rss_bytes"]

@@ -235,10 +235,18 @@ WATCHES = Stage(
         ),
         Scenario(
             "watch-latency",
-            "Events of 20 puts a second, 1 000 watchers",
-            "watch",
-            (*watchers(1_000), "--rate", 20),
+            "Events of 20 puts a second, 1 000 watchers",
+            "watch-latency",
+            (*watchers(1_000), "--watches", 1, "--rate", 20),
             usual_flags=False,
+        ),
+        Scenario(
+            "watch-get",
+            "Serializable gets while 10 000 watchers catch up",
+            "watch-get",
+            ("--watchers", 10_000),
+            usual_flags=False,
+            rounds=1,
         ),
         Scenario("lease-grant", "Leases granted", "lease-grant"),
         Scenario(

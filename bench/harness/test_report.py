@@ -243,6 +243,20 @@ class Figures(unittest.TestCase):
         results["checks"].append({"check": "keys are there", "holds": False})
         self.assertIn("FAILED: keys are there", tables.markdown(results))
 
+    def test_the_kinds_of_work_that_were_asked_for_are_there(self):
+        """Those of etcd's benchmark and of Kubernetes; each in closed loop, and what has to carry a load in open loop."""
+        every = [each for stage in scenarios.STAGES for each in stage.scenarios]
+        wanted = "put get mixed txn-put txn-mixed stm range watch watch-latency watch-get lease-grant lease-keepalive"
+        wanted += " lease-churn lease-flood heartbeats churn list-storm apiserver-restart"
+        self.assertEqual(set(wanted.split()) - {each.command for each in every}, set())
+        flags = {flag for each in every for flag in each.flags}
+        wanted = {"--limit", "--prefix-digits", "--paginate", "--stream", "--consistency", "--compact-interval"}
+        self.assertEqual(wanted - flags, set())
+        self.assertEqual({each.command for each in every if each.share_of}, {"put", "heartbeats", "list-storm"})
+        curves = {each.command for stage in scenarios.STAGES for each in stage.curves}
+        self.assertEqual(curves, {"put", "get", "heartbeats"})
+        self.assertEqual(len(scenarios.SWEEPS), len({each.name for each in scenarios.SWEEPS}), 6)
+
     def test_names_are_given_once(self):
         names = [each.name for stage in scenarios.STAGES for each in stage.scenarios]
         self.assertEqual(len(names), len(set(names)))

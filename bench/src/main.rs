@@ -7,11 +7,9 @@ mod scenario;
 mod watch;
 mod wire;
 
-use hdrhistogram::serialization::{Serializer, V2Serializer};
 use load::{Beside, Report, process, series};
 use scenario::{Scenario, parse};
 use serde_json::json;
-use std::fs::File;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -33,11 +31,7 @@ fn main() -> ExitCode {
     let outcome = load::run(&options, parts).and_then(|report| {
         println!("{}", describe(options.process, &report)?);
         if let Some(path) = &histogram {
-            let mut serializer = V2Serializer::new();
-            let mut file = File::create(path)?;
-            serializer
-                .serialize(&report.latency_ns, &mut file)
-                .map_err(std::io::Error::other)?;
+            series::store(&report.latency_ns, path)?;
         }
         Ok(faults(&report))
     });

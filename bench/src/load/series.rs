@@ -3,8 +3,11 @@
 use super::LATENCY_NS_MAX;
 use super::process::{cpu_time, resident_bytes};
 use hdrhistogram::Histogram;
+use hdrhistogram::serialization::{Serializer, V2Serializer};
 use serde_json::{Value, json};
+use std::fs::File;
 use std::io;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// One second of a run.
@@ -50,6 +53,16 @@ pub fn distribution(latency_ns: &Histogram<u64>) -> Vec<(f64, f64)> {
         beyond /= 10.0;
     }
     points
+}
+
+/// Writes all latencies to a file: HdrHistogram's format, V2.
+pub fn store(latency_ns: &Histogram<u64>, path: &Path) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    let mut serializer = V2Serializer::new();
+    serializer
+        .serialize(latency_ns, &mut file)
+        .map(drop)
+        .map_err(|error| io::Error::other(format!("{}: {error}", path.display())))
 }
 
 pub struct Series {

@@ -7,13 +7,15 @@ use crate::load::connection::Connection;
 use crate::load::process::cpu_time;
 use crate::load::recipe::{Call, Recipe, key_of};
 use crate::load::revision;
-use crate::load::series::{distribution, histogram};
+use crate::load::series::{self, distribution, histogram};
 use crate::wire::Wire;
 use ringd::proto::etcdserverpb::WatchCreateRequest;
 use serde_json::json;
 use std::io;
 use std::time::{Duration, Instant};
 
+/// Watches of a connection asked for and not created, at most: what they take of the windows fits the smallest.
+const CREATING: usize = 500;
 const PUT: usize = 0;
 const GET: usize = 1;
 
@@ -28,14 +30,17 @@ pub(super) fn run(options: &Options) -> io::Result<()> {
     let watches = options.connections * options.streams * options.watches;
     let server_cpu = || options.process.map(cpu_time).transpose();
     let (began, server_began, client_began) = (Instant::now(), server_cpu()?, cpu_time(std::process::id())?);
-    let mut watching = open_watches(options, before + 1)?;
+    let mut watching = (0..options.connections)
+        .map(|_| Watching::open(options, before + 1))
+        .collect::<io::Result<Vec<_>>>()?;
     let expected = options.events * watches as u64;
     let (mut events, mut gets, mut latency_ns) = (0, 0, histogram()?);
     start(&mut client, &recipes, GET);
     while events < expected {
         client.wire.flush()?;
         for connection in &mut watching {
-            connection.wire.flush()?;
+            connection.ask();
+            connection.streams.wire.flush()?;
         }
         let polled = await_all(&client, &watching)?;
         if polled.first().is_some_and(|polled| polled.revents != 0) {
@@ -52,7 +57,7 @@ pub(super) fn run(options: &Options) -> io::Result<()> {
         }
         for (connection, polled) in watching.iter_mut().zip(polled.iter().skip(1)) {
             if polled.revents != 0 {
-                connection.receive(&mut |_| events += 1)?;
+                connection.streams.receive(&mut |_| events += 1)?;
             }
         }
     }
@@ -77,6 +82,7 @@ pub(super) fn run(options: &Options) -> io::Result<()> {
             "p50_us": at(0.5),
             "p90_us": at(0.9),
             "p99_us": at(0.99),
+            "p999_us": at(0.999),
             "max_us": latency_ns.max() as f64 / 1e3,
             "server_cpu_us": server_used.map(per_event),
             "client_cpu_us": per_event(client_used),
@@ -86,25 +92,47 @@ pub(super) fn run(options: &Options) -> io::Result<()> {
             "latency": distribution(&latency_ns),
         })
     );
-    Ok(())
+    match &options.histogram {
+        Some(path) => series::store(&latency_ns, path),
+        None => Ok(()),
+    }
 }
 
-/// Asks for all watches, from a revision on.
-fn open_watches(options: &Options, start_revision: i64) -> io::Result<Vec<Streams>> {
-    let watch = WatchCreateRequest {
-        key: key_of(0).into(),
-        start_revision,
-        prev_kv: options.prev_kv,
-        ..Default::default()
-    };
-    let connections = (0..options.connections).map(|_| {
-        let mut connection = Streams::open(options.address)?;
-        for _ in 0..options.streams {
-            connection.watch(vec![watch.clone(); options.watches]);
+/// A connection and the watches it has still to ask for.
+struct Watching {
+    streams: Streams,
+    numbers: Vec<u32>,
+    watch: WatchCreateRequest,
+    asked: usize,
+    wanted: usize,
+}
+
+impl Watching {
+    fn open(options: &Options, start_revision: i64) -> io::Result<Watching> {
+        let mut streams = Streams::open(options.address)?;
+        Ok(Watching {
+            numbers: (0..options.streams).map(|_| streams.open_stream()).collect(),
+            streams,
+            watch: WatchCreateRequest {
+                key: key_of(0).into(),
+                start_revision,
+                prev_kv: options.prev_kv,
+                ..Default::default()
+            },
+            asked: 0,
+            wanted: options.streams * options.watches,
+        })
+    }
+
+    /// Asks for more, as far as a server is sure to take it.
+    fn ask(&mut self) {
+        let most = self.streams.created + CREATING;
+        while self.asked < self.wanted.min(most) {
+            let number = self.numbers[self.asked % self.numbers.len()];
+            self.streams.add(number, self.watch.clone());
+            self.asked += 1;
         }
-        Ok(connection)
-    });
-    connections.collect()
+    }
 }
 
 fn start(client: &mut Connection, recipes: &[Recipe; 2], recipe: usize) {
@@ -130,8 +158,8 @@ fn put(client: &mut Connection, recipes: &[Recipe; 2]) -> io::Result<()> {
     }
 }
 
-fn await_all(client: &Connection, watching: &[Streams]) -> io::Result<Vec<libc::pollfd>> {
-    let watching = watching.iter().map(|connection| &connection.wire);
+fn await_all(client: &Connection, watching: &[Watching]) -> io::Result<Vec<libc::pollfd>> {
+    let watching = watching.iter().map(|connection| &connection.streams.wire);
     let wires: Vec<&Wire> = std::iter::once(&client.wire).chain(watching).collect();
     await_any(wires.into_iter(), SILENCE)
 }

@@ -12,6 +12,7 @@ pub mod streams;
 use crate::load::connection::Connection;
 use crate::load::process::{self, cpu_time};
 use crate::load::recipe::{Call, Recipe, key_of};
+use crate::load::series;
 use crate::wire::Wire;
 use hdrhistogram::Histogram;
 use ringd::proto::etcdserverpb::WatchCreateRequest;
@@ -19,6 +20,7 @@ use serde_json::json;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use streams::Streams;
@@ -44,12 +46,11 @@ flags, with etcd's names for them:
   --catch-up 0               1 to put nothing: each watch gets the whole history of every key, which has to be of
                              puts alone; --keys, --depth, --rate and --seconds mean nothing then
   --seconds 10               measured, after a fifth as long to warm up
+  --histogram FILE           the latencies in ns, HdrHistogram V2; none of --catch-up
 Exits with 1 when a put failed, or an event was lost, repeated or out of order.";
 
 /// A server that sends nothing for so long has failed.
 const SILENCE: Duration = Duration::from_secs(30);
-/// The slowest event the histogram tells from others.
-const LATENCY_NS_MAX: u64 = 600_000_000_000;
 /// Calls that the writing connection may have on their way.
 const WRITES: usize = 4096;
 /// Watches asked for before some must have been created: a server takes requests only as fast as it answers them.
@@ -69,6 +70,7 @@ struct Options {
     measured: Duration,
     catch_up: bool,
     events: u64,
+    histogram: Option<PathBuf>,
 }
 
 /// What a scenario does without flags.
@@ -87,6 +89,7 @@ fn usual(scenario: &str) -> Options {
         measured: Duration::from_secs(10),
         catch_up: false,
         events: 8,
+        histogram: None,
     };
     match scenario {
         "watch-latency" => Options {
@@ -123,6 +126,7 @@ fn parse(mut options: Options, mut arguments: impl Iterator<Item = String>) -> R
             "--rate" | "--put-rate" => options.rate = number(&flag, &value)?,
             "--value-bytes" | "--val-size" => options.value_bytes = number(&flag, &value)?,
             "--watchers" => watchers = Some(number::<usize>(&flag, &value)?),
+            "--histogram" => options.histogram = Some(value.into()),
             "--events" => options.events = number(&flag, &value)?,
             "--seconds" => {
                 let seconds = number(&flag, &value)?;
@@ -195,6 +199,9 @@ fn run(options: &Options) -> io::Result<()> {
         return Err(io::Error::other("not a single event came"));
     }
     println!("{}", load.describe(from, to)?);
+    if let Some(path) = &options.histogram {
+        series::store(&load.latency_ns, path)?;
+    }
     Ok(())
 }
 
@@ -241,7 +248,7 @@ impl Load<'_> {
             started: 0,
             done: 0,
             events: 0,
-            latency_ns: Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3).map_err(io::Error::other)?,
+            latency_ns: series::histogram()?,
         };
         for _ in 0..options.connections {
             load.watching.push(Streams::open(options.address)?);
@@ -392,12 +399,14 @@ impl Load<'_> {
             "p50_us": at(0.5),
             "p90_us": at(0.9),
             "p99_us": at(0.99),
+            "p999_us": at(0.999),
             "max_us": self.latency_ns.max() as f64 / 1e3,
             "server_cpu_us": server_cpu.map(|(to, from)| per_event(to.saturating_sub(from))),
             "client_cpu_us": per_event(client_cpu),
             "client_busy": client_cpu.as_secs_f64() / seconds,
             "rss_bytes": resident.map(|(all, _)| all),
             "failed": 0,
+            "latency": series::distribution(&self.latency_ns),
         }))
     }
 }

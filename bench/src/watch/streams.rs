@@ -50,6 +50,14 @@ impl Streams {
 
     /// Queues a stream with these watches.
     pub fn watch(&mut self, watches: Vec<WatchCreateRequest>) {
+        let number = self.open_stream();
+        for create in watches {
+            self.add(number, create);
+        }
+    }
+
+    /// Queues a stream without watches. Returns its number.
+    pub fn open_stream(&mut self) -> u32 {
         let number = 2 * self.streams.len() as u32 + 1;
         let mut block = Vec::new();
         self.fields.write(&mut block, 0, "/etcdserverpb.Watch/Watch");
@@ -58,17 +66,21 @@ impl Streams {
         self.streams.push(Stream {
             partial: Vec::new(),
             received: 0,
-            newest: vec![0; watches.len()],
+            newest: Vec::new(),
         });
-        for create in watches {
-            let request = WatchRequest {
-                request_union: Some(RequestUnion::CreateRequest(create)),
-            };
-            let message = request.encode_to_vec();
-            self.wire.frame(kind::DATA, 0, number, PREFIX_LENGTH + message.len());
-            write_prefix(&mut self.wire.output, message.len());
-            self.wire.output.extend_from_slice(&message);
-        }
+        number
+    }
+
+    /// Queues one more watch of a stream. How much the server takes at a time is the caller's to see to.
+    pub fn add(&mut self, number: u32, create: WatchCreateRequest) {
+        let request = WatchRequest {
+            request_union: Some(RequestUnion::CreateRequest(create)),
+        };
+        let message = request.encode_to_vec();
+        self.wire.frame(kind::DATA, 0, number, PREFIX_LENGTH + message.len());
+        write_prefix(&mut self.wire.output, message.len());
+        self.wire.output.extend_from_slice(&message);
+        self.streams[number as usize / 2].newest.push(0);
     }
 
     /// Reads once and tells of every event.
