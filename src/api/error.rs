@@ -54,6 +54,10 @@ fn unreadable(error: &StateError) -> Option<&'static str> {
 pub fn dropped(reason: Dropped) -> Status {
     match reason {
         Dropped::NoLeader => Status::new(Code::Unavailable, "etcdserver: leader changed"),
+        Dropped::LeaderFailed => Status::new(
+            Code::Unavailable,
+            "etcdserver: request timed out, possibly due to previous leader failure",
+        ),
         Dropped::TooManyRequests => Status::new(Code::ResourceExhausted, "etcdserver: too many requests"),
         Dropped::NoSpace => status(&StateError::NoSpace),
         Dropped::Stopping => stopped(),

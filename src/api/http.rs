@@ -4,6 +4,7 @@
 //! its
 //! 404. What needs the member's state is asked of the log core and answered when it has replied.
 
+use super::confirm::Read;
 use super::health::{self, Check, Failure, Kind};
 use super::maintenance::StatusFor;
 use super::peer;
@@ -45,6 +46,17 @@ pub(super) enum Page {
         checks: Vec<Check>,
         verbose: bool,
     },
+}
+
+impl Page {
+    /// Whether it says that linearizable reads are answered.
+    fn is_linearizable(&self) -> bool {
+        match self {
+            Page::Health { serializable, .. } => !serializable,
+            Page::Checks { checks, .. } => checks.contains(&Check::LinearizableRead),
+            Page::Metrics | Page::Version | Page::Members => false,
+        }
+    }
 }
 
 /// A request that waits for the member's state.
@@ -121,7 +133,11 @@ impl Api {
                 respond(net, exchange, offer, &response);
             }
             Route::Page(page) => {
+                let is_confirmed = page.is_linearizable() && self.others_decide();
                 let want = StatusFor::Http(Asked { exchange, offer, page });
+                if is_confirmed {
+                    return self.confirm(net, Read::Status { want });
+                }
                 self.ask(net, Waiting::Status { want }, |token| Request::Status { token });
             }
         }

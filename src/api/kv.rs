@@ -1,6 +1,7 @@
 //! The KV service: requests checked, reads answered from a view, writes proposed, outcomes shown.
 
 use super::answer;
+use super::confirm::Read;
 use super::error;
 use super::records::Records;
 use super::service::{Api, Caller, Waiting, WriteRequest};
@@ -80,6 +81,10 @@ impl Api {
         let request = decode_txn(message.clone(), max).map_err(|error| error::status(&error))?;
         validate::check_txn(&request, max).map_err(|error| error::status(&error))?;
         if validate::is_read_only(&request) {
+            if !validate::is_serializable(&request) && self.others_decide() {
+                self.confirm(net, Read::Txn { caller, request });
+                return Ok(());
+            }
             return self.read_txn(net, caller, request);
         }
         let index = self.index.clone();
@@ -145,11 +150,20 @@ impl Api {
     pub(super) fn range(&mut self, net: &mut Net, caller: Caller, message: Bytes) -> Result<(), Status> {
         let request: RangeRequest = decode(message).map_err(|error| error::status(&error))?;
         validate::check_range(&request).map_err(|error| error::status(&error))?;
+        if !request.serializable && self.others_decide() {
+            self.confirm(net, Read::Range { caller, request });
+            return Ok(());
+        }
+        self.range_now(net, caller, &request)
+    }
+
+    /// Answers a range from what is published.
+    pub(super) fn range_now(&mut self, net: &mut Net, caller: Caller, request: &RangeRequest) -> Result<(), Status> {
         self.own_metrics().ranges.add(1);
         let index = self.index.clone();
         let pinned = index.pin();
         let view = pinned.view();
-        let mut run = RangeRun::new(&request, readable(view)).map_err(|error| error::status(&error))?;
+        let mut run = RangeRun::new(request, readable(view)).map_err(|error| error::status(&error))?;
         let found = run.step(&pinned);
         net.spend(run.counted());
         let short = match found && run.rows().len() <= API_DIRECT_ROWS {

@@ -1,5 +1,6 @@
 //! The Maintenance, Cluster and Health services, as far as they are built.
 
+use super::confirm::Read;
 use super::error;
 use super::kv::Field;
 use super::method::Method;
@@ -7,7 +8,7 @@ use super::service::{Api, Caller, Waiting, WriteRequest};
 use crate::grpc::{Code, Status};
 use crate::net::Net;
 use crate::proto::etcdserverpb::{
-    AlarmMember, AlarmRequest, AlarmType, DowngradeInfo, Member, MemberListRequest, MemberListResponse, StatusRequest,
+    AlarmMember, AlarmRequest, AlarmType, DowngradeInfo, MemberListRequest, MemberListResponse, StatusRequest,
     StatusResponse,
 };
 use crate::proto::health::{HealthCheckRequest, HealthCheckResponse, health_check_response::ServingStatus};
@@ -54,7 +55,12 @@ impl Api {
     }
 
     pub(super) fn member_list(&mut self, net: &mut Net, caller: Caller, message: Bytes) -> Result<(), Status> {
-        let _: MemberListRequest = decode(message).map_err(|error| error::status(&error))?;
+        let request: MemberListRequest = decode(message).map_err(|error| error::status(&error))?;
+        if request.linearizable && self.others_decide() {
+            let want = StatusFor::Members(caller);
+            self.confirm(net, Read::Status { want });
+            return Ok(());
+        }
         self.ask(
             net,
             Waiting::Status {
@@ -73,20 +79,9 @@ impl Api {
                 self.answer(net, caller, &response);
             }
             StatusFor::Members(caller) => {
-                let header = crate::proto::etcdserverpb::ResponseHeader {
-                    revision: 0,
-                    ..self.header_now()
-                };
-                let members = status.members.iter().map(|member| Member {
-                    id: member.id,
-                    name: member.name.clone(),
-                    peer_ur_ls: member.peer_urls.clone(),
-                    client_ur_ls: member.client_urls.clone(),
-                    is_learner: member.is_learner,
-                });
                 let response = MemberListResponse {
-                    header: Some(header),
-                    members: members.collect(),
+                    header: Some(self.header_without_revision()),
+                    members: status.members.iter().map(super::cluster::message_of).collect(),
                 };
                 self.answer(net, caller, &response);
             }
@@ -118,7 +113,7 @@ impl Api {
             raft_applied_index: status.applied_index,
             errors,
             db_size_in_use: status.size_in_use as i64,
-            is_learner: false,
+            is_learner: status.is_learner,
             storage_version: self.settings.storage_version.to_string(),
             db_size_quota: self.settings.quota_reported,
             downgrade_info: Some(DowngradeInfo::default()),

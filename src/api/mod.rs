@@ -5,6 +5,8 @@
 
 pub mod answer;
 mod asking;
+mod cluster;
+mod confirm;
 mod counting;
 pub mod error;
 mod hash;

@@ -5,6 +5,7 @@
 //! rows, against the memory budget.
 
 use super::answer::{self, Runs, row_bytes};
+use super::confirm::Read;
 use super::error;
 use super::kv::readable;
 use super::memory::Grant;
@@ -130,8 +131,22 @@ impl Api {
     pub(super) fn range_stream(&mut self, net: &mut Net, caller: Caller, message: Bytes) -> Result<(), Status> {
         let request: RangeRequest = decode(message).map_err(|error| error::stream_status(&error))?;
         validate::check_range_stream(&request).map_err(|error| error::status(&error))?;
+        if !request.serializable && self.others_decide() {
+            self.confirm(net, Read::RangeStream { caller, request });
+            return Ok(());
+        }
+        self.range_stream_now(net, caller, &request)
+    }
+
+    /// Answers a range by a stream from what is published.
+    pub(super) fn range_stream_now(
+        &mut self,
+        net: &mut Net,
+        caller: Caller,
+        request: &RangeRequest,
+    ) -> Result<(), Status> {
         let view = self.index.clone().pin().view().clone();
-        let run = RangeRun::new(&request, readable(&view)).map_err(|error| error::status(&error))?;
+        let run = RangeRun::new(request, readable(&view)).map_err(|error| error::status(&error))?;
         let (at_main, run) = (run.at_main(), run.afresh());
         let header = self.settings.identity.header(view.revision, view.term);
         let chunk_bytes = self.settings.max_request_bytes / 2;

@@ -22,8 +22,9 @@ use crate::net::{Call, Core, Exchange, Net, PeerInfo, Service};
 use crate::proto::etcdserverpb::RangeRequest;
 use crate::proto::health::HealthCheckRequest;
 use crate::raft::messages::{Dropped, Reply, Request};
+use crate::raft::transport::Transport;
 use crate::reactor::mailbox::Sender;
-use crate::reactor::serve::Notify;
+use crate::reactor::serve::{Notify, Stream};
 use crate::state::depth::decode;
 use bytes::Bytes;
 use prost::Message;
@@ -103,6 +104,15 @@ pub(super) enum Waiting {
     TimeToLive { caller: Caller, id: i64 },
     /// `LeaseLeases`.
     Leases { caller: Caller },
+    /// Reads that wait for the confirmation that what they will see is recent enough.
+    Reads { reads: Vec<super::confirm::Read> },
+    /// A change of the membership.
+    Members {
+        caller: Caller,
+        changed: super::cluster::Changed,
+    },
+    /// `MoveLeader`.
+    Transfer { caller: Caller },
     /// A member's status, for an RPC or a plain HTTP request.
     Status { want: super::maintenance::StatusFor },
 }
@@ -136,6 +146,7 @@ pub struct Api {
     /// This core's connections, for tasks; set by [`Api::attach`].
     pub(super) connections: Option<Core<Api>>,
     pub(super) asking: Asking,
+    pub(super) confirming: super::confirm::Confirming,
     readers: Readers,
     /// Revisions read in slices, and how many reads are at each.
     reading: BTreeMap<i64, usize>,
@@ -145,6 +156,8 @@ pub struct Api {
     /// Calls that ended in this turn.
     pub(super) ended: Vec<Ended>,
     pub(super) stopping: bool,
+    /// On the core where peers' connections live, what serves them.
+    transport: Option<Transport>,
 }
 
 impl Api {
@@ -168,13 +181,20 @@ impl Api {
             watches,
             connections: None,
             asking: Asking::new(requests),
+            confirming: Default::default(),
             readers,
             reading: BTreeMap::new(),
             next_request_id,
             held_bytes: 0,
             ended: Vec::new(),
             stopping: false,
+            transport: None,
         }
+    }
+
+    /// Gives the services of the core where peers' connections live what serves those.
+    pub fn serve_peers(&mut self, transport: Transport) {
+        self.transport = Some(transport);
     }
 
     /// Tells the services the connections they serve.
@@ -226,6 +246,13 @@ impl Api {
             }
             (Reply::Leases { ids, .. }, Waiting::Leases { caller }) => self.leases_known(net, caller, ids),
             (Reply::Status { status, .. }, Waiting::Status { want }) => self.status_known(net, want, &status),
+            (Reply::Members { result, .. }, Waiting::Members { caller, changed }) => {
+                self.members_changed(net, caller, changed, result);
+            }
+            (Reply::LeaderMoved { result, .. }, Waiting::Transfer { caller }) => {
+                self.leader_moved(net, caller, result);
+            }
+            (Reply::Readable { .. }, Waiting::Reads { reads }) => self.reads_confirmed(net, reads),
             (Reply::Dropped { reason, .. }, waiting) => self.give_up(net, waiting, &error::dropped(reason)),
             (_, waiting) => self.give_up(net, waiting, &error::dropped(Dropped::NoLeader)),
         }
@@ -236,7 +263,10 @@ impl Api {
             Waiting::Write { caller, .. }
             | Waiting::KeepAlive { caller, .. }
             | Waiting::TimeToLive { caller, .. }
+            | Waiting::Members { caller, .. }
+            | Waiting::Transfer { caller }
             | Waiting::Leases { caller } => self.fail(net, caller, status),
+            Waiting::Reads { reads } => self.reads_failed(net, reads, status),
             Waiting::Status { want } => self.status_unknown(net, want, status),
         }
     }
@@ -296,6 +326,11 @@ impl Api {
             Method::LeaseKeepAlive => self.lease_keep_alive(net, caller, message),
             Method::LeaseTimeToLive => self.lease_time_to_live(net, caller, message),
             Method::LeaseLeases => self.lease_leases(net, caller, message),
+            Method::MemberAdd => self.member_add(net, caller, message),
+            Method::MemberRemove => self.member_remove(net, caller, message),
+            Method::MemberUpdate => self.member_update(net, caller, message),
+            Method::MemberPromote => self.member_promote(net, caller, message),
+            Method::MoveLeader => self.move_leader(net, caller, message),
             Method::MemberList => self.member_list(net, caller, message),
             Method::Alarm => self.alarm(net, caller, message),
             Method::Status => self.status(net, caller, message),
@@ -478,6 +513,17 @@ impl Service for Api {
             Method::Watch => self.watch_writable(net, caller),
             Method::LeaseKeepAlive => self.keep_alive_flow(net, caller),
             _ => {}
+        }
+    }
+
+    fn takes_over(&self, listener: usize, request: &http1::Request) -> bool {
+        let offer = self.settings.offers.get(listener).copied().unwrap_or_default();
+        self.transport.is_some() && offer == Offer::Peer && Transport::serves(request.path())
+    }
+
+    fn take_over(&mut self, stream: Stream, connection: http1::Connection, request: http1::Request) {
+        if let Some(transport) = &self.transport {
+            transport.serve(stream, connection, request);
         }
     }
 

@@ -33,6 +33,8 @@ pub const RAFT_CATCHUP_BYTES_MAX: usize = 64 << 20;
 pub const RAFT_UNAPPLIED_BYTES_MAX: usize = 128 << 20;
 /// A read index that was not confirmed for this many ticks is asked for anew.
 pub const RAFT_READ_RETRY_TICKS: u32 = 5;
+/// Time between two lines about messages of peers that were refused.
+pub const RAFT_REFUSAL_REPORT: std::time::Duration = std::time::Duration::from_secs(10);
 /// A member counts as connected when its messages have come through for this long, as etcd has it.
 pub const MEMBER_CONNECTED_LEAST: std::time::Duration = std::time::Duration::from_secs(5);
 /// A learner is promoted when it has this much of the leader's log, as etcd has it.
@@ -379,6 +381,16 @@ pub const PUBLISHED_MAILBOX: usize = 2;
 pub const ANSWER_LANE: usize = 0;
 /// Lane of the news of publications.
 pub const PUBLISHED_LANE: usize = 1;
+/// Messages, or orders, between the log core and the transport of peers' messages.
+pub const PEER_MAILBOX: usize = 4096;
+/// Their only lane.
+pub const PEER_LANE: usize = 0;
+/// How often it is looked who of the members is connected.
+pub const PEER_CONNECTED_LOOK: std::time::Duration = std::time::Duration::from_millis(250);
+/// How long another member is waited for when it is asked who is in its cluster.
+pub const PEER_ASK_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(2);
+/// Longest answer to that, in bytes.
+pub const PEER_ASK_BYTES: u64 = 4 << 20;
 /// Requests taken from one serve core before the others get their turn.
 pub const LOG_REQUESTS_PER_TURN: usize = 4096;
 /// Connections of one serve core.
@@ -395,6 +407,9 @@ pub const GRPC_OVERHEAD_BYTES: usize = 512 << 10;
 pub const SHUTDOWN_CONNECTIONS: std::time::Duration = std::time::Duration::from_secs(5);
 /// Time a serve core has to end.
 pub const SHUTDOWN_CORE: std::time::Duration = std::time::Duration::from_secs(8);
+/// Longest time in which a member that stops hands leadership over, and how often that is looked at.
+pub const SHUTDOWN_LEAVE: std::time::Duration = std::time::Duration::from_secs(5);
+pub const SHUTDOWN_LEAVE_LOOK: std::time::Duration = std::time::Duration::from_millis(2);
 /// Time the log core has for its last checkpoint.
 pub const SHUTDOWN_LOG: std::time::Duration = std::time::Duration::from_secs(20);
 

@@ -174,6 +174,7 @@ impl<S: Service> Core<S> {
                     resume.notified().await;
                     continue;
                 }
+                None if self.shared.inner.borrow_mut().net.was_given_away(key) => return,
                 None => return self.drain(&stream).await,
             }
             let received = stream.receive().await;
@@ -253,6 +254,7 @@ impl<S: Service> Core<S> {
                     let (key, stream) = (net.key_of(slot), net.peers[slot].stream.clone());
                     serve::spawn(self.clone().write(key, stream, buffer, sent));
                 }
+                net.give_away(service, slot);
             }
             any_events |= net.wake_waiting(service);
             if any_events || !net.dirty.is_empty() {

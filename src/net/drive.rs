@@ -56,8 +56,9 @@ impl Net {
         if too_much && matches!(self.peers[slot].protocol, Protocol::Http1(_)) && self.peers[slot].counted.requests > 0
         {
             tracing::warn!("closed an HTTP/1.1 connection: bodies take all that --memory-budget has for requests");
-            self.disconnect(service, slot);
+            return self.disconnect(service, slot);
         }
+        self.give_away(service, slot);
     }
 
     fn begin_http1(&mut self, slot: usize, now: Duration) {

@@ -1,6 +1,7 @@
 //! HTTP/1.1 requests: handing them to the service, and its answers.
 
-use super::peer::{ConnectionKey, Net};
+use super::memory::Held;
+use super::peer::{ConnectionKey, Net, Peer};
 use super::protocol::{Answer, Http1, Protocol};
 use super::service::Service;
 use crate::http::http1::{self, ResponseError};
@@ -83,11 +84,19 @@ impl Net {
     /// Handles the next event of an HTTP/1.1 connection. Whether there was one.
     pub(super) fn next_http1<S: Service>(&mut self, service: &mut S, slot: usize) -> bool {
         let connection = self.key_of(slot);
+        let listener = self.peers[slot].info.listener;
         let Protocol::Http1(http1) = &mut self.peers[slot].protocol else {
             return false;
         };
+        if http1.taken.is_some() {
+            return false;
+        }
         match http1.connection.next_event() {
             None => return false,
+            Some(http1::Event::Request(request)) if service.takes_over(listener, &request) => {
+                http1.taken = Some(request);
+                return false;
+            }
             Some(http1::Event::Request(request)) => http1.incoming = Some((request, Vec::new())),
             Some(http1::Event::Body(part)) => {
                 // Of a request that was answered early the rest is dropped.
@@ -105,6 +114,36 @@ impl Net {
             }
         }
         true
+    }
+
+    /// Gives a connection away if it was taken over. One whose earlier answers are still being written is ended instead:
+    /// its peer tries again.
+    pub(super) fn give_away<S: Service>(&mut self, service: &mut S, slot: usize) {
+        let Some(Peer {
+            protocol: Protocol::Http1(http1),
+            ..
+        }) = self.peers.get_mut(slot)
+        else {
+            return;
+        };
+        let Some(request) = http1.taken.take() else { return };
+        if self.peers[slot].writing.is_some() {
+            return self.disconnect(service, slot);
+        }
+        self.given_away.push(self.key_of(slot));
+        let peer = self.peers.remove(slot);
+        self.memory.change(peer.counted, Held::default());
+        peer.resume.notify();
+        if let Protocol::Http1(http1) = peer.protocol {
+            service.take_over(peer.stream, http1.connection, request);
+        }
+    }
+
+    /// Whether a connection was given away. Told once.
+    pub(super) fn was_given_away(&mut self, key: ConnectionKey) -> bool {
+        let before = self.given_away.len();
+        self.given_away.retain(|other| *other != key);
+        self.given_away.len() < before
     }
 
     /// Tells the service that nobody waits for its answer any more.

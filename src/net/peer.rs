@@ -103,6 +103,8 @@ pub struct Net {
     pub(super) ended: bool,
     /// Sockets whose last output is out, until the peer has closed its side or the time comes.
     pub(super) lingering: Vec<(Duration, Stream)>,
+    /// Connections that somebody else has taken over, until their reading tasks have ended.
+    pub(super) given_away: Vec<ConnectionKey>,
     pub(super) began: Instant,
     /// What the events handed out in the running pump have cost beyond themselves, in events.
     pub(super) spent: usize,
@@ -121,6 +123,7 @@ impl Net {
             closing: false,
             ended: false,
             lingering: Vec::new(),
+            given_away: Vec::new(),
             began: Instant::now(),
             spent: 0,
             now: Duration::ZERO,

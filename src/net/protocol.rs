@@ -19,6 +19,8 @@ pub(super) struct Http1 {
     pub(super) connection: http1::Connection,
     /// A request whose body is still on its way.
     pub(super) incoming: Option<(http1::Request, Vec<u8>)>,
+    /// The request with which somebody else takes the connection over.
+    pub(super) taken: Option<http1::Request>,
     /// Counts the requests handed to the service.
     pub(super) number: u32,
     pub(super) answer: Answer,
@@ -42,6 +44,7 @@ impl Http1 {
         Http1 {
             connection: http1::Connection::new(max_body, now),
             incoming: None,
+            taken: None,
             number: 0,
             answer: Answer::None,
             input_ended: false,
@@ -86,7 +89,7 @@ impl Protocol {
         match self {
             Protocol::Unknown(_) => true,
             Protocol::Grpc(grpc) => grpc.http().wants_read(),
-            Protocol::Http1(http1) => http1.connection.wants_read() && !http1.input_ended,
+            Protocol::Http1(http1) => http1.connection.wants_read() && !http1.input_ended && http1.taken.is_none(),
         }
     }
 

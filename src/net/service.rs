@@ -4,7 +4,9 @@ use super::exchange::Exchange;
 use super::peer::{Call, Net, PeerInfo};
 use crate::grpc::{Request, Status};
 use crate::http::http1;
+use crate::reactor::serve::Stream;
 use bytes::Bytes;
+use std::net::Shutdown;
 use std::time::Duration;
 
 /// The services of one serve core. Every method is called on that core and must not block it; answers go out through
@@ -47,6 +49,19 @@ pub trait Service: 'static {
         let fields = [("Content-Type", "text/plain; charset=utf-8")];
         // The peer may be gone, which `http_gone` tells.
         let _ = net.respond(exchange, 404, &fields, b"404 page not found\n");
+    }
+
+    /// Whether the connection on which this HTTP/1.1 request begins, on the listener of that number, is to be somebody
+    /// else's from here on: `take_over` gets it then.
+    fn takes_over(&self, listener: usize, request: &http1::Request) -> bool {
+        let (_, _) = (listener, request);
+        false
+    }
+
+    /// Takes over a connection whose request's head was just read, its body not yet, and all that follow on it.
+    fn take_over(&mut self, stream: Stream, connection: http1::Connection, request: http1::Request) {
+        let (_, _) = (connection, request);
+        stream.shutdown(Shutdown::Both);
     }
 
     /// An HTTP/1.1 request will not be answered: its connection is gone. Forget it.

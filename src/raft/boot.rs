@@ -158,7 +158,6 @@ pub fn start<D: Disk>(disk: &mut D, boot: Boot, now: impl Fn() -> Duration) -> R
     );
     let applied = applied(store.root(), store.path())?;
     let founders: Vec<Founder> = boot.founders.iter().map(founder).collect();
-    let identity = boot.replica.identity;
     let (replica, repair) = Replica::start(disk, &boot.wal_directory, boot.replica.clone(), &applied, &founders)?;
     if let Some(repair) = repair {
         tracing::warn!(
@@ -168,9 +167,10 @@ pub fn start<D: Disk>(disk: &mut D, boot: Boot, now: impl Fn() -> Duration) -> R
     }
     let loader = Loader::new(store.file(), boot.loader_token, boot.options.memory.cache);
     let checkpoints = Checkpoints::new(store);
+    let member_id = replica.identity().member_id;
     let mut core = LogCore::assemble(
         boot.options,
-        identity.member_id,
+        member_id,
         replica,
         state,
         checkpoints,

@@ -11,15 +11,16 @@ use super::counters::Counters;
 use super::loader::{LoadError, Loader};
 use super::membership::MemberChanges;
 use super::memory::Memory;
-use super::messages::{Dropped, FromPeers, Reply, Request, Status, ToPeers};
+use super::messages::{Dropped, Reply, Request, Status, ToPeers};
+use super::peers::Refused;
 use super::proposals::Proposals;
 use super::publication::Publication;
 use super::reads::{Asker, Reads};
-use super::replica::{Replica, ReplicaError};
+use super::replica::{Identity, Replica, ReplicaError};
 use super::waiters::{Waiter, Waiters};
 use crate::config::values::AutoCompaction;
 use crate::io::disk::{Completion, Disk};
-use crate::limits::{RAFT_CATCHUP_BYTES_MAX, RAFT_UNAPPLIED_BYTES_MAX};
+use crate::limits::RAFT_CATCHUP_BYTES_MAX;
 use crate::mvcc::readers::Readers;
 use crate::pages::{PageStore, StoreFailure};
 use crate::proto::etcdserverpb::AlarmType;
@@ -107,6 +108,7 @@ pub struct LogCore {
     pub(super) published_index: u64,
     /// For the transport of peers' messages.
     pub(super) to_peers: Vec<ToPeers>,
+    pub(super) refused: Refused,
     next_tick: Duration,
     pub(super) was_leader: bool,
     last_leader: u64,
@@ -156,6 +158,7 @@ impl LogCore {
             published: false,
             published_index: 0,
             to_peers: Vec::new(),
+            refused: Refused::default(),
             next_tick: Duration::ZERO,
             was_leader: false,
             last_leader: 0,
@@ -172,6 +175,11 @@ impl LogCore {
     /// The state, for its readers' end and for tests.
     pub fn state(&self) -> &State {
         &self.state
+    }
+
+    /// Who this member is.
+    pub fn identity(&self) -> Identity {
+        self.replica.identity()
     }
 
     /// Whether this member leads.
@@ -235,7 +243,8 @@ impl LogCore {
     }
 
     pub(super) fn drop_waiter(&mut self, waiter: Waiter, reason: Dropped) {
-        self.counters.proposals_failed += u64::from(reason == Dropped::NoLeader);
+        let failed = matches!(reason, Dropped::NoLeader | Dropped::LeaderFailed);
+        self.counters.proposals_failed += u64::from(failed);
         self.replies.push((
             waiter.core,
             Reply::Dropped {
@@ -309,30 +318,6 @@ impl LogCore {
         }
     }
 
-    /// Takes what the transport of peers' messages has. Messages were checked (`transport::gate`).
-    pub fn handle_peer(&mut self, event: FromPeers, now: Duration) {
-        let backlog = self.replica.node().log_bytes();
-        let node = self.replica.node();
-        match event {
-            FromPeers::Message(message) => {
-                let takes_memory = !message.entries.is_empty();
-                // A follower that does not get on with applying takes no more; the leader tries again.
-                if takes_memory && backlog > RAFT_UNAPPLIED_BYTES_MAX && !node.is_leader() {
-                    return;
-                }
-                node.step(*message);
-            }
-            FromPeers::Unreachable(id) => node.unreachable(id),
-            FromPeers::SnapshotSent { id, received } => node.snapshot_sent(id, received),
-            FromPeers::Connected { id, is_connected } => self.connected(id, is_connected, now),
-        }
-    }
-
-    /// What the transport is to do, since the last call.
-    pub fn take_to_peers(&mut self) -> std::vec::Drain<'_, ToPeers> {
-        self.to_peers.drain(..)
-    }
-
     /// Answers all who asked for the list of leases by one list: a turn makes at most one, however many ask.
     fn list_leases(&mut self) {
         if self.lists.is_empty() {
@@ -348,8 +333,7 @@ impl LogCore {
     fn tick(&mut self, now: Duration) {
         if self.next_tick <= now {
             self.expire_reads(now);
-            let late = self.waiters.expire(now);
-            self.drop_waiters(late);
+            self.give_up_forwarded(now);
         }
         while self.next_tick <= now {
             self.replica.node().tick();

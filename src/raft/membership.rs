@@ -63,6 +63,8 @@ pub(super) struct MemberChanges {
     connected: BTreeMap<u64, Duration>,
     /// When this member was seen to be removed.
     removed_at: Option<Duration>,
+    /// Until when a member that stops waits for another to lead.
+    leaving_until: Option<Duration>,
 }
 
 impl LogCore {
@@ -229,7 +231,10 @@ impl LogCore {
                     self.waiters.appended(position, Some(waiter), bytes, &mut dropped);
                     self.drop_waiters(dropped);
                 }
-                Proposed::Forwarded => self.waiters.forwarded(id, Some(waiter), bytes, until),
+                Proposed::Forwarded => {
+                    let term = self.replica.node().term();
+                    self.waiters.forwarded(id, term, Some(waiter), bytes, until);
+                }
                 Proposed::Dropped => self.drop_waiter(waiter, Dropped::NoLeader),
             }
         }
@@ -358,6 +363,11 @@ impl LogCore {
         });
     }
 
+    /// Another member says that this one is no member any more.
+    pub(super) fn told_removed(&mut self, now: Duration) {
+        self.changes.removed_at.get_or_insert(now);
+    }
+
     /// Ends a member that was removed, once the others and its clients can have heard of it.
     pub(super) fn check_removed(&self, now: Duration) -> Result<(), Fatal> {
         match self.changes.removed_at {
@@ -388,6 +398,32 @@ impl LogCore {
             to,
             until: now + self.proposal_timeout(),
         });
+    }
+
+    /// Prepares a member that leads for its end, by steps: the one that has most of the log is asked to take over. True
+    /// when another leads, nobody can, or it takes longer than an election would.
+    pub fn leave(&mut self, now: Duration) -> bool {
+        let own = self.member_id;
+        let node = self.replica.node();
+        if !node.is_leader() || node.is_sole_voter() {
+            return true;
+        }
+        if let Some(until) = self.changes.leaving_until {
+            return now >= until;
+        }
+        self.changes.leaving_until = Some(now + self.options.election_timeout);
+        let voters = node.conf_state().voters.clone();
+        let others = voters.into_iter().filter(|id| *id != own);
+        let progress = |id: u64| node.progress(id).filter(|(_, is_active)| *is_active);
+        let candidates = others.filter_map(|id| Some((progress(id)?.0, id)));
+        match candidates.max() {
+            Some((_, to)) => {
+                tracing::info!(to = format_args!("{to:x}"), "hands leadership over before it stops");
+                node.transfer_leader(to);
+                false
+            }
+            None => true,
+        }
     }
 
     /// Answers who waits for a transfer once it is over.

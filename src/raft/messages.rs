@@ -222,6 +222,8 @@ pub enum FromPeers {
     Message(Box<raft::eraftpb::Message>),
     /// A message to this member was lost.
     Unreachable(u64),
+    /// Another member says that this one was removed from the cluster.
+    Removed,
     /// Messages of a member come through, or not any more.
     Connected {
         /// Whose.
@@ -255,8 +257,10 @@ pub enum ToPeers {
 /// Why a proposal came to nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dropped {
-    /// There is no leader, or leadership changed.
+    /// Leadership changed; it will not come to be.
     NoLeader,
+    /// There was no leader in time, or the one it went to failed; it may have come to be.
+    LeaderFailed,
     /// Too much is waiting to be applied.
     TooManyRequests,
     /// The quota is used up or the disk is full.

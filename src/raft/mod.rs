@@ -17,6 +17,7 @@ mod membership;
 pub mod memory;
 pub mod messages;
 pub mod node;
+mod peers;
 mod proposals;
 mod publication;
 mod reads;

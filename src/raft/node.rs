@@ -149,10 +149,6 @@ impl Node {
     /// Takes a message of another member. Messages that can't be right are refused before (`transport::gate`); what
     /// raft itself ignores, it ignores.
     pub fn step(&mut self, message: Message) {
-        let transfer = message.get_msg_type() == MessageType::MsgTimeoutNow;
-        if transfer && self.has_unpersisted_entries() {
-            return;
-        }
         // Errors say that a message was of no use, which the sender finds out by itself.
         let _ = self.raw.step(message);
     }
@@ -345,6 +341,26 @@ impl Node {
     /// Whether there is no other member.
     pub fn is_alone(&self) -> bool {
         self.is_sole_voter() && self.conf_state().learners.is_empty()
+    }
+
+    /// This member's id.
+    pub fn id(&self) -> u64 {
+        self.raw.raft.id
+    }
+
+    /// Its part in the current term.
+    pub fn role(&self) -> StateRole {
+        self.raw.raft.state
+    }
+
+    /// Whether the membership that raft goes by contains this member.
+    pub fn is_member(&self) -> bool {
+        self.raw.raft.prs().get(self.raw.raft.id).is_some()
+    }
+
+    /// Whether it may stand for election now: it is a voter, and nothing of its log is unpersisted.
+    pub fn may_campaign(&self) -> bool {
+        self.raw.raft.promotable() && !self.has_unpersisted_entries()
     }
 
     /// The leader's id, 0 when there is none known.

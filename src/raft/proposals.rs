@@ -163,8 +163,21 @@ impl LogCore {
             if !proposal.leaders_only && proposal.until > now {
                 self.proposals.push(proposal);
             } else if let Some(waiter) = proposal.waiter {
-                self.drop_waiter(waiter, Dropped::NoLeader);
+                self.drop_waiter(waiter, Dropped::LeaderFailed);
             }
+        }
+    }
+
+    /// Gives up what went to another leader and is not heard of in time, or whose leader is no more: an entry of a later
+    /// one's own is applied.
+    pub(super) fn give_up_forwarded(&mut self, now: Duration) {
+        let term = self.replica.node().term();
+        let mut lost = self.waiters.expire(now);
+        if self.state.applied_term() == term {
+            lost.extend(self.waiters.leader_is_of(term));
+        }
+        for waiter in lost {
+            self.drop_waiter(waiter, Dropped::LeaderFailed);
         }
     }
 
@@ -201,10 +214,11 @@ impl LogCore {
         if self.replica.node().propose(payloads) != Proposed::Forwarded {
             return self.drop_waiters(proposals.into_iter().filter_map(|proposal| proposal.waiter));
         }
+        let term = self.replica.node().term();
         for proposal in proposals {
             let until = now.max(proposal.until);
             let bytes = proposal.payload.len();
-            self.waiters.forwarded(proposal.id, proposal.waiter, bytes, until);
+            self.waiters.forwarded(proposal.id, term, proposal.waiter, bytes, until);
         }
     }
 

@@ -50,21 +50,11 @@ pub enum ReplicaError {
     /// The write-ahead log failed.
     #[error(transparent)]
     Wal(#[from] wal::Error),
-    /// The log belongs to somebody else.
-    #[error(
-        "the write-ahead log is that of member {found_member:x} of cluster {found_cluster:x}, not of member {member:x} \
-         of cluster {cluster:x}: the data directory was made with another --initial-advertise-peer-urls or \
-         --initial-cluster-token; use those, or another --data-dir"
-    )]
-    OtherIdentity {
-        /// As recorded.
-        found_member: u64,
-        /// As recorded.
-        found_cluster: u64,
-        /// As configured.
-        member: u64,
-        /// As configured.
-        cluster: u64,
+    /// Nobody said who a new member is.
+    #[error("{} is gone since this start began; start again", directory.display())]
+    LogGone {
+        /// The log's directory.
+        directory: std::path::PathBuf,
     },
     /// raft-rs refused the state.
     #[error("raft: {0}")]
@@ -82,8 +72,8 @@ pub enum ReplicaError {
 /// How a replica keeps time and log.
 #[derive(Clone, Debug)]
 pub struct ReplicaOptions {
-    /// Who it is.
-    pub identity: Identity,
+    /// Who a new member is; `None` when its log exists, which says so.
+    pub identity: Option<Identity>,
     /// Ticks without a leader before an election.
     pub election_ticks: usize,
     /// Ticks between heartbeats.
@@ -98,6 +88,7 @@ pub struct ReplicaOptions {
 
 /// A node with its durable log.
 pub struct Replica {
+    identity: Identity,
     node: Node,
     wal: wal::Writer,
     /// For every batch handed to the log and not reported to raft: when it is durable.
@@ -119,7 +110,6 @@ impl Replica {
         applied: &Applied,
         founders: &[Founder],
     ) -> Result<(Replica, Option<wal::Repair>), ReplicaError> {
-        let identity = options.identity;
         let after = applied.position.index;
         let recovered = if wal::exists(disk, directory)? {
             Some(wal::recover(
@@ -132,25 +122,34 @@ impl Replica {
         } else {
             None
         };
-        let (wal, storage, repair) = match recovered {
+        let (identity, wal, storage, repair) = match recovered {
             Some(mut recovered) => {
-                check_identity(identity, &recovered.metadata)?;
+                // As with etcd, what the command line says of the cluster is for its beginning only.
+                let wal::Metadata { node_id, cluster_id } = recovered.metadata;
+                let identity = Identity {
+                    cluster_id,
+                    member_id: node_id,
+                };
                 let storage = if recovered.writer.last_index() == 0 {
                     // Only the log itself was made before: this is its first start still.
                     found(disk, &mut recovered.writer, founders)?
                 } else {
                     storage_of(&recovered, applied)?
                 };
-                (recovered.writer, storage, recovered.repair)
+                (identity, recovered.writer, storage, recovered.repair)
             }
             None => {
+                let Some(identity) = options.identity else {
+                    let directory = directory.to_path_buf();
+                    return Err(ReplicaError::LogGone { directory });
+                };
                 let metadata = wal::Metadata {
                     node_id: identity.member_id,
                     cluster_id: identity.cluster_id,
                 };
                 let mut wal = wal::create(disk, directory, metadata, options.wal.clone())?;
                 let storage = found(disk, &mut wal, founders)?;
-                (wal, storage, None)
+                (identity, wal, storage, None)
             }
         };
         let node_options = Options {
@@ -163,6 +162,7 @@ impl Replica {
         let node = Node::new(node_options, storage)?;
         Ok((
             Replica {
+                identity,
                 node,
                 wal,
                 waiting: VecDeque::new(),
@@ -172,6 +172,11 @@ impl Replica {
             },
             repair,
         ))
+    }
+
+    /// Who this member is.
+    pub fn identity(&self) -> Identity {
+        self.identity
     }
 
     /// The node: its state and its clock.
@@ -282,18 +287,6 @@ impl Replica {
         self.wal.completed(token, result)?;
         Ok(())
     }
-}
-
-fn check_identity(identity: Identity, metadata: &wal::Metadata) -> Result<(), ReplicaError> {
-    if metadata.node_id == identity.member_id && metadata.cluster_id == identity.cluster_id {
-        return Ok(());
-    }
-    Err(ReplicaError::OtherIdentity {
-        found_member: metadata.node_id,
-        found_cluster: metadata.cluster_id,
-        member: identity.member_id,
-        cluster: identity.cluster_id,
-    })
 }
 
 /// raft's view of a recovered log. The commit index is lifted to what the page store holds (DESIGN 12 (5)).
@@ -436,7 +429,7 @@ mod tests {
         member_id: 0x7,
     };
 
-    fn options(identity: Identity) -> ReplicaOptions {
+    fn options(identity: Option<Identity>) -> ReplicaOptions {
         let wal = wal::Options {
             segment_bytes: 1 << 20,
             ..wal::Options::new(1, 0..wal::TOKENS)
@@ -461,7 +454,7 @@ mod tests {
     /// A leading replica, and what it committed on the way there.
     fn start(disk: &mut MemoryDisk, applied: &Applied) -> (Replica, Vec<(u64, Bytes)>) {
         let directory = Path::new("/data/member/wal");
-        let (mut replica, _) = Replica::start(disk, directory, options(IDENTITY), applied, &founders()).unwrap();
+        let (mut replica, _) = Replica::start(disk, directory, options(Some(IDENTITY)), applied, &founders()).unwrap();
         settle(&mut replica, disk);
         // raft-rs lets nobody campaign who has not applied a committed membership change.
         let mut found = committed(&mut replica);
@@ -549,20 +542,21 @@ mod tests {
     }
 
     #[test]
-    fn the_log_of_another_member_is_refused() {
+    fn the_log_says_who_the_member_is() {
         let mut disk = disk();
+        let directory = Path::new("/data/member/wal");
+        let begin = |disk: &mut MemoryDisk, identity| {
+            Replica::start(disk, directory, options(identity), &Applied::default(), &founders())
+        };
+        assert!(matches!(begin(&mut disk, None), Err(ReplicaError::LogGone { .. })));
         drop(start(&mut disk, &Applied::default()));
         let other = Identity {
             cluster_id: 0xd,
-            ..IDENTITY
+            member_id: 0x8,
         };
-        let result = Replica::start(
-            &mut disk,
-            Path::new("/data/member/wal"),
-            options(other),
-            &Applied::default(),
-            &founders(),
-        );
-        assert!(matches!(result, Err(ReplicaError::OtherIdentity { .. })));
+        for identity in [None, Some(other)] {
+            let (replica, _) = begin(&mut disk, identity).unwrap();
+            assert_eq!(replica.identity(), IDENTITY);
+        }
     }
 }

@@ -34,6 +34,8 @@ struct Forwarded {
     bytes: usize,
     /// When it is given up: it, or its answer, was lost.
     until: Duration,
+    /// The term of the leader it went to.
+    term: u64,
 }
 
 /// The waiters of proposals under way.
@@ -66,10 +68,16 @@ impl Waiters {
         });
     }
 
-    /// Adds a proposal that went to the leader under the request's `id`, to be given up at `until`.
-    pub fn forwarded(&mut self, id: u64, waiter: Option<Waiter>, bytes: usize, until: Duration) {
+    /// Adds a proposal that went to the leader of `term` under the request's `id`, to be given up at `until`.
+    pub fn forwarded(&mut self, id: u64, term: u64, waiter: Option<Waiter>, bytes: usize, until: Duration) {
         self.bytes += bytes;
-        let before = self.forwarded.insert(id, Forwarded { waiter, bytes, until });
+        let forwarded = Forwarded {
+            waiter,
+            bytes,
+            until,
+            term,
+        };
+        let before = self.forwarded.insert(id, forwarded);
         assert!(before.is_none(), "request id {id:x} is in use");
     }
 
@@ -101,10 +109,19 @@ impl Waiters {
 
     /// Gives up what was forwarded and not heard of in time; whoever waited for it.
     pub fn expire(&mut self, now: Duration) -> Vec<Waiter> {
+        self.give_up(|forwarded| forwarded.until <= now)
+    }
+
+    /// Gives up what went to leaders before `term`: they can commit nothing any more, so it is most likely lost.
+    pub fn leader_is_of(&mut self, term: u64) -> Vec<Waiter> {
+        self.give_up(|forwarded| forwarded.term < term)
+    }
+
+    fn give_up(&mut self, is_lost: impl Fn(&Forwarded) -> bool) -> Vec<Waiter> {
         let mut late = Vec::new();
         let mut bytes = 0;
         self.forwarded.retain(|_, forwarded| {
-            let keep = forwarded.until > now;
+            let keep = !is_lost(forwarded);
             if !keep {
                 bytes += forwarded.bytes;
                 late.extend(forwarded.waiter);
@@ -173,14 +190,15 @@ mod tests {
         let mut waiters = Waiters::default();
         let until = Duration::from_secs(5);
         for id in 1..4 {
-            waiters.forwarded(id, Some(waiter(id)), 10, until * id as u32);
+            waiters.forwarded(id, id, Some(waiter(id)), 10, until * id as u32);
         }
         assert_eq!(waiters.take_forwarded(2), Some(waiter(2)));
         assert_eq!(waiters.take_forwarded(2), None);
         assert_eq!(waiters.expire(until), [waiter(1)]);
         assert_eq!(waiters.take_forwarded(1), None);
         assert_eq!((waiters.count(), waiters.bytes()), (1, 10));
-        assert_eq!(waiters.take_forwarded(3), Some(waiter(3)));
+        assert_eq!(waiters.leader_is_of(3), []);
+        assert_eq!(waiters.leader_is_of(4), [waiter(3)]);
         assert_eq!(waiters.bytes(), 0);
     }
 }

@@ -4,7 +4,6 @@
 //! connections given to it since then are expected to add. Cores that are equally busy get connections in turn.
 
 use super::mailbox::{self, Refused};
-use super::roles::CpuSet;
 use super::serve::CoreClock;
 use super::{Doorbell, ListenSocket};
 use crate::limits;
@@ -22,6 +21,15 @@ pub struct Accepted {
     pub socket: OwnedFd,
     /// Which of the acceptor's listeners it came in by, counted from 0.
     pub listener: usize,
+}
+
+/// Who gets the connections of a listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Goes {
+    /// The least loaded core.
+    ToLeastLoaded,
+    /// The first core, whatever its load: what comes there has to do with each other.
+    ToFirst,
 }
 
 /// The receiving end on a serve core.
@@ -74,19 +82,11 @@ pub struct Acceptor {
 
 impl Acceptor {
     /// Starts accepting from `listeners`. `bell` is the one the targets were made with.
-    pub fn start(
-        listeners: Vec<ListenSocket>,
-        targets: Vec<Target>,
-        bell: &Doorbell,
-        cpus: Option<CpuSet>,
-    ) -> io::Result<Acceptor> {
+    pub fn start(listeners: Vec<(ListenSocket, Goes)>, targets: Vec<Target>, bell: &Doorbell) -> io::Result<Acceptor> {
         assert!(!targets.is_empty(), "nobody to accept for");
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, bell_of_thread) = (stop.clone(), bell.clone());
         let thread = thread::Builder::new().name("accept".to_string()).spawn(move || {
-            if let Some(cpus) = cpus {
-                cpus.pin_this_thread();
-            }
             accept_until(&stopped, &listeners, targets, &bell_of_thread);
         })?;
         Ok(Acceptor {
@@ -118,7 +118,7 @@ impl Drop for Acceptor {
     }
 }
 
-fn accept_until(stop: &AtomicBool, listeners: &[ListenSocket], mut targets: Vec<Target>, bell: &Doorbell) {
+fn accept_until(stop: &AtomicBool, listeners: &[(ListenSocket, Goes)], mut targets: Vec<Target>, bell: &Doorbell) {
     let mut sampled = Instant::now();
     let mut warnings = Warnings::default();
     while !stop.load(Ordering::Acquire) {
@@ -127,20 +127,25 @@ fn accept_until(stop: &AtomicBool, listeners: &[ListenSocket], mut targets: Vec<
             sample(&mut targets, sampled.elapsed());
             sampled = Instant::now();
         }
-        for (index, listener) in listeners.iter().enumerate() {
-            accept_from(listener, index, &mut targets, &mut warnings);
+        for (index, (listener, goes)) in listeners.iter().enumerate() {
+            let targets = match goes {
+                Goes::ToLeastLoaded => &mut targets[..],
+                Goes::ToFirst => &mut targets[..1],
+            };
+            accept_from(listener, index, targets, &mut warnings);
         }
     }
 }
 
 /// Sleeps until a listener has a connection or the bell rings.
-fn wait(listeners: &[ListenSocket], bell: &Doorbell, stop: &AtomicBool) {
+fn wait(listeners: &[(ListenSocket, Goes)], bell: &Doorbell, stop: &AtomicBool) {
     let entry = |fd| libc::pollfd {
         fd,
         events: libc::POLLIN,
         revents: 0,
     };
-    let mut entries: Vec<_> = listeners.iter().map(|listener| entry(listener.as_raw_fd())).collect();
+    let listeners = listeners.iter().map(|(listener, _)| listener);
+    let mut entries: Vec<_> = listeners.map(|listener| entry(listener.as_raw_fd())).collect();
     entries.push(entry(bell.as_raw_fd()));
     bell.about_to_sleep();
     if !stop.load(Ordering::Acquire) {

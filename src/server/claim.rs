@@ -5,16 +5,14 @@ use crate::api::http::Offer;
 use crate::config::Config;
 use crate::net::Speaks;
 use crate::reactor::ListenSocket;
+use crate::reactor::accept::Goes;
 use crate::reactor::socket::{ListenAddress, ListenOptions};
 use std::fs::File;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
 /// Binds every URL that is listened on.
-pub fn listen(config: &Config) -> Result<Vec<ListenSocket>, ServerError> {
-    if config.initial_cluster.members.len() > 1 || config.initial_cluster.exists {
-        return Err(ServerError::Cluster);
-    }
+pub fn listen(config: &Config) -> Result<Vec<(ListenSocket, Goes)>, ServerError> {
     let options = ListenOptions {
         reuse_port: config.reuse_port,
     };
@@ -27,12 +25,17 @@ pub fn listen(config: &Config) -> Result<Vec<ListenSocket>, ServerError> {
     let mut sockets = Vec::new();
     // Their order is that of `listener_kinds`.
     for (flag, urls) in lists {
+        let goes = match flag {
+            "listen-peer-urls" => Goes::ToFirst,
+            _ => Goes::ToLeastLoaded,
+        };
         for url in urls {
             let address = url
                 .bind_address()
                 .map_err(|problem| ServerError::Listen { flag, problem })?;
             let socket = ListenSocket::bind(&ListenAddress::Tcp(address), options);
-            sockets.push(socket.map_err(|source| ServerError::Bind { flag, source })?);
+            let socket = socket.map_err(|source| ServerError::Bind { flag, source })?;
+            sockets.push((socket, goes));
         }
     }
     Ok(sockets)

@@ -1,13 +1,16 @@
 //! The log core's thread: mailboxes in, the log core's turns, mailboxes out, one wait.
 
 use crate::io::disk::Disk;
-use crate::limits::{ANSWER_LANE, LOG_REQUESTS_PER_TURN, PUBLISHED_LANE, SHUTDOWN_LOG};
+use crate::limits::{
+    ANSWER_LANE, LOG_REQUESTS_PER_TURN, PEER_LANE, PUBLISHED_LANE, SHUTDOWN_LEAVE, SHUTDOWN_LEAVE_LOOK, SHUTDOWN_LOG,
+};
 use crate::raft::boot::{self, Boot, BootError};
 use crate::raft::core::{Fatal, LogCore};
-use crate::raft::messages::{Reply, Request};
+use crate::raft::messages::{FromPeers, Reply, Request, ToPeers};
+use crate::raft::replica::Identity;
 use crate::reactor::disk::DiskOptions;
 use crate::reactor::log::{LogReactor, Writer};
-use crate::reactor::mailbox::{Place, Receiver, Sender};
+use crate::reactor::mailbox::{Place, Receiver, Refused, Sender};
 use crate::reactor::{Doorbell, roles};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,6 +27,24 @@ pub struct Port {
     pub places: Vec<Place>,
 }
 
+/// The ends of the mailboxes to and from the transport of peers' messages.
+pub struct PeerPort {
+    /// What it received.
+    pub events: Receiver<FromPeers, 1>,
+    /// What it is to do.
+    pub orders: Sender<ToPeers, 1>,
+    /// Orders that found no room and must not be lost. The newest of them makes those before it needless.
+    pub members: Option<ToPeers>,
+}
+
+/// All mailboxes of the log core.
+pub struct Ports {
+    /// Of the serve cores.
+    pub cores: Vec<Port>,
+    /// Of the transport.
+    pub peers: PeerPort,
+}
+
 /// What the thread is told.
 pub struct LogThread {
     /// Where it runs.
@@ -38,16 +59,57 @@ pub struct LogThread {
     pub boot: Boot,
     /// Its doorbell.
     pub bell: Doorbell,
+    /// How it is told to end.
+    pub ending: Arc<Ending>,
+}
+
+/// How the log core is told to end, in two steps: leadership leaves while peers can still be talked to, then the rest.
+#[derive(Default)]
+pub struct Ending {
+    /// Set when leadership is to go to another member.
+    leave: AtomicBool,
+    /// Set by the log core when it has, or will not.
+    left: AtomicBool,
     /// Set when the thread is to finish.
-    pub stop: Arc<AtomicBool>,
+    stop: AtomicBool,
+}
+
+impl Ending {
+    /// Asks the log core to hand leadership over, and waits for that; it takes no longer than an election would.
+    pub fn leave(&self, bell: &Doorbell) {
+        self.leave.store(true, Ordering::Release);
+        bell.ring();
+        let began = Instant::now();
+        while !self.left.load(Ordering::Acquire) && began.elapsed() < SHUTDOWN_LEAVE {
+            std::thread::sleep(SHUTDOWN_LEAVE_LOOK);
+        }
+    }
+
+    /// Asks it to finish.
+    pub fn stop(&self, bell: &Doorbell) {
+        self.stop.store(true, Ordering::Release);
+        bell.ring();
+    }
+
+    fn is_begun(&self) -> bool {
+        self.stop.load(Ordering::Acquire) || self.leave.load(Ordering::Acquire) && !self.left.load(Ordering::Acquire)
+    }
+}
+
+/// A member that has started.
+pub struct Member {
+    /// Who it is.
+    pub identity: Identity,
+    /// What serve cores read.
+    pub index: Arc<crate::mvcc::index::Index<crate::mvcc::view::View>>,
 }
 
 /// How a start went.
-pub type Started = Result<Arc<crate::mvcc::index::Index<crate::mvcc::view::View>>, BootError>;
+pub type Started = Result<Member, BootError>;
 
 impl LogThread {
     /// Runs the log core to its end. Says over `started` when it leads; then waits for its ports.
-    pub fn run(self, started: &mpsc::Sender<Started>, ports: &mpsc::Receiver<Vec<Port>>) -> Result<(), Fatal> {
+    pub fn run(self, started: &mpsc::Sender<Started>, ports: &mpsc::Receiver<Ports>) -> Result<(), Fatal> {
         self.boot_cpus.pin_this_thread();
         let mut reactor = match LogReactor::new(self.writer, self.disk, &self.bell) {
             Ok(reactor) => reactor,
@@ -71,17 +133,20 @@ impl LogThread {
             }
         };
         self.role.cpus.pin_this_thread();
-        let _ = started.send(Ok(core.state().index().clone()));
+        let _ = started.send(Ok(Member {
+            identity: core.identity(),
+            index: core.state().index().clone(),
+        }));
         let Ok(mut ports) = ports.recv() else { return Ok(()) };
-        serve(&mut core, &mut reactor, &mut ports, &self.stop, began)
+        serve(&mut core, &mut reactor, &mut ports, &self.ending, began)
     }
 }
 
 fn serve(
     core: &mut LogCore,
     reactor: &mut LogReactor,
-    ports: &mut [Port],
-    stop: &AtomicBool,
+    ports: &mut Ports,
+    ending: &Ending,
     began: Instant,
 ) -> Result<(), Fatal> {
     let mut completions = Vec::new();
@@ -89,15 +154,21 @@ fn serve(
     loop {
         reactor.begin_turn();
         let now = began.elapsed();
-        let mut busy = take_requests(core, ports, now);
+        // Raft's own traffic goes first (DESIGN 12 (18)).
+        let mut busy = take_events(core, &mut ports.peers, now);
+        busy |= take_requests(core, &mut ports.cores, now);
         reactor.disk().poll(&mut completions);
         for completion in completions.drain(..) {
             core.completed(completion)?;
         }
         busy |= core.turn(reactor.disk(), now)?;
-        send_replies(core, ports);
+        send_replies(core, &mut ports.cores);
+        send_orders(core, &mut ports.peers);
         reactor.end_turn();
-        if stop.load(Ordering::Acquire) {
+        if ending.leave.load(Ordering::Acquire) && core.leave(now) {
+            ending.left.store(true, Ordering::Release);
+        }
+        if ending.stop.load(Ordering::Acquire) {
             let since = *last_checkpoint.get_or_insert(now);
             if core.finish() || now > since + SHUTDOWN_LOG {
                 return Ok(());
@@ -105,10 +176,42 @@ fn serve(
         }
         if !busy {
             let until = core.deadline().saturating_sub(began.elapsed());
-            let has_work = || stop.load(Ordering::Acquire) || ports.iter_mut().any(|port| !port.requests.is_empty());
+            let has_work = || {
+                ending.is_begun()
+                    || !ports.peers.events.is_empty()
+                    || ports.cores.iter_mut().any(|port| !port.requests.is_empty())
+            };
             reactor.wait(Some(until.max(Duration::from_micros(100))), has_work);
         }
     }
+}
+
+/// Takes what peers sent. True when some was left.
+fn take_events(core: &mut LogCore, port: &mut PeerPort, now: Duration) -> bool {
+    for _ in 0..LOG_REQUESTS_PER_TURN {
+        match port.events.pop() {
+            Some(event) => core.handle_peer(event, now),
+            None => return false,
+        }
+    }
+    !port.events.is_empty()
+}
+
+/// Tells the transport what to do. Messages that find no room are lost, as they may be; who the members are is not.
+fn send_orders(core: &mut LogCore, port: &mut PeerPort) {
+    let mut lost = Vec::new();
+    let waiting = port.members.take();
+    for order in waiting.into_iter().chain(core.take_to_peers()) {
+        match port.orders.push(PEER_LANE, order) {
+            Err(Refused::Full(ToPeers::Messages(messages))) => lost.extend(messages),
+            Err(Refused::Full(members @ ToPeers::Members { .. })) => port.members = Some(members),
+            Ok(()) | Err(Refused::Closed(_)) => {}
+        }
+    }
+    for message in lost {
+        core.unreachable(message.to);
+    }
+    port.orders.ring();
 }
 
 /// Takes requests, each with a place for its answer set aside (DESIGN 12 (18)). True when some were left.

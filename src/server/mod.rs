@@ -6,46 +6,37 @@
 
 pub mod budget;
 mod claim;
-pub mod identity;
+mod cores;
 mod log_thread;
 pub mod logging;
+mod origin;
+mod peers;
 
-use crate::api::memory::ReadMemory;
-use crate::api::{Api, PageReads, Settings};
 use crate::config::{CLUSTER_VERSION, Config, ETCD_VERSION, WalWriter};
-use crate::limits::{
-    ANSWER_MAILBOX, BOOT_DECODERS_MAX, CONNECTIONS_PER_CORE, NET_UNFINISHED_BYTES_MAX, PIN_BYTES_MAX,
-    PUBLISHED_MAILBOX, REQUEST_MAILBOX, SHUTDOWN_CONNECTIONS, SHUTDOWN_CORE, pages::RESERVE_PAGES,
-};
+use crate::limits::{BOOT_DECODERS_MAX, PIN_BYTES_MAX, SHUTDOWN_CORE, pages::RESERVE_PAGES};
 use crate::mvcc::readers::Readers;
-use crate::net;
 use crate::raft::boot::{Boot, BootError};
 use crate::raft::core::{Fatal, Options};
-use crate::raft::directory::PAGE_FILE;
-use crate::raft::messages::{Reply, Request};
 use crate::raft::replica::ReplicaOptions;
 use crate::reactor::Doorbell;
-use crate::reactor::accept::{Acceptor, Target};
+use crate::reactor::accept::Acceptor;
 use crate::reactor::disk::{DiskOptions, WriteMethod};
 use crate::reactor::log::Writer;
-use crate::reactor::mailbox::{Receiver, Sender, mailbox};
 use crate::reactor::roles::{Allowance, Roles, RolesError, assign};
-use crate::reactor::serve::{self, BellWaiter, CoreOptions, Notify, PageFileReader, ServeCore};
 use crate::reactor::signals::{self, Termination};
 use crate::reactor::socket::BindError;
 use crate::reactor::start::{StartError, probe};
 use crate::state::lease::LessorConfig;
 use crate::state::members::Member;
-use crate::{api, grpc, http, pages, wal};
+use crate::{pages, wal};
 use budget::Budget;
-use claim::{listen, listener_kinds, lock};
-use log_thread::{LogThread, Port};
+use claim::{listen, lock};
+use cores::{Cores, StopCore};
+use log_thread::{Ending, LogThread};
+use origin::Origin;
 use std::path::PathBuf;
-use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
-use std::time::Duration;
 
 /// Why the server did not start, or ended before it was told to.
 #[derive(Debug, thiserror::Error)]
@@ -82,9 +73,24 @@ pub enum ServerError {
         /// What is wrong and what to do.
         problem: String,
     },
-    /// A cluster is asked for.
-    #[error("--initial-cluster: clusters of more than one member are not built yet; name only this member (--name)")]
-    Cluster,
+    /// The cluster exists, and this member was in it.
+    #[error(
+        "member {id:x} has already been bootstrapped: {url} knows it; its data was lost or --data-dir is wrong: restore \
+         the directory, or remove the member (`etcdctl member remove {id:x}`), add it again and start it with \
+         --initial-cluster-state=existing"
+    )]
+    Founded {
+        /// This member's id.
+        id: u64,
+        /// Who said so.
+        url: String,
+    },
+    /// The cluster to join is not the one found.
+    #[error("--initial-cluster-state=existing: {problem}")]
+    Join {
+        /// What is wrong.
+        problem: String,
+    },
     /// The data can't be served.
     #[error(transparent)]
     Boot(#[from] BootError),
@@ -120,9 +126,10 @@ pub fn run(config: &Config) -> Result<(), ServerError> {
     let budget = Budget::of(config);
     let listeners = listen(config)?;
     let _locks = lock(config)?;
+    let origin = Origin::of(config)?;
     let (ends, ended) = mpsc::channel();
     watch_signals(termination, ends.clone())?;
-    let stop = Arc::new(AtomicBool::new(false));
+    let end_of_log = Arc::new(Ending::default());
     let log_bell = Doorbell::new("log").map_err(system("make a doorbell"))?;
     let readers = Readers::new(roles.serve.len());
     let (ports_sender, ports_receiver) = mpsc::channel();
@@ -135,9 +142,9 @@ pub fn run(config: &Config) -> Result<(), ServerError> {
             ..DiskOptions::default()
         },
         boot_cpus: roles.cpus(),
-        boot: boot(config, &roles, &budget, &readers),
+        boot: boot(config, &roles, &budget, &readers, origin),
         bell: log_bell.clone(),
-        stop: stop.clone(),
+        ending: end_of_log.clone(),
     };
     let log = std::thread::Builder::new()
         .name(roles.log.name.clone())
@@ -147,11 +154,11 @@ pub fn run(config: &Config) -> Result<(), ServerError> {
             let _ = ends.send(End::Log(result));
         })
         .map_err(system("start the log core's thread"))?;
-    let index = match started.recv() {
-        Ok(index) => index?,
+    let member = match started.recv() {
+        Ok(member) => member?,
         Err(_) => return ending(ended.recv()),
     };
-    let cores = Cores::start(config, &budget, &roles, &log_bell, &readers, &index)?;
+    let cores = Cores::start(config, &budget, &roles, &log_bell, &readers, &member)?;
     let Cores {
         serving,
         targets,
@@ -160,17 +167,19 @@ pub fn run(config: &Config) -> Result<(), ServerError> {
         acceptor_bell,
     } = cores;
     let _ = ports_sender.send(ports);
-    let acceptor = Acceptor::start(listeners, targets, &acceptor_bell, None).map_err(system("start accepting"))?;
+    let acceptor = Acceptor::start(listeners, targets, &acceptor_bell).map_err(system("start accepting"))?;
     say_ready(config, serving.len());
     let end = ended.recv();
     tracing::info!("stopping");
+    if matches!(end, Ok(End::Signal)) {
+        end_of_log.leave(&log_bell);
+    }
     acceptor.stop();
     stops.iter().for_each(StopCore::stop);
     for core in serving {
         core.join(SHUTDOWN_CORE);
     }
-    stop.store(true, Ordering::Release);
-    log_bell.ring();
+    end_of_log.stop(&log_bell);
     match end {
         Ok(End::Signal) => {
             let end = ending(ended.recv());
@@ -230,8 +239,7 @@ fn watch_signals(termination: Termination, ends: mpsc::Sender<End>) -> Result<()
     Ok(())
 }
 
-fn boot(config: &Config, roles: &Roles, budget: &Budget, readers: &Readers) -> Boot {
-    let identity = identity::of_sole_member(&config.advertise_peer_urls, &config.cluster_token);
+fn boot(config: &Config, roles: &Roles, budget: &Budget, readers: &Readers, origin: Origin) -> Boot {
     let election_ticks = config
         .election_timeout
         .as_millis()
@@ -243,18 +251,17 @@ fn boot(config: &Config, roles: &Roles, budget: &Budget, readers: &Readers) -> B
         ..wal::Options::new(rand::random(), 0..wal::TOKENS)
     };
     let member = Member {
-        id: identity.member_id,
         name: config.name.clone(),
         peer_urls: config.advertise_peer_urls.clone(),
         client_urls: config.advertise_client_urls.clone(),
-        is_learner: false,
+        ..Default::default()
     };
     let min_ttl_s = (3 * config.election_timeout / 2).as_secs_f64().ceil() as i64;
     Boot {
         data_directory: config.data_directory.clone(),
         wal_directory: config.wal_directory.clone(),
         replica: ReplicaOptions {
-            identity,
+            identity: origin.identity,
             election_ticks: election_ticks as usize,
             heartbeat_ticks: 1,
             pre_vote: config.pre_vote,
@@ -272,7 +279,7 @@ fn boot(config: &Config, roles: &Roles, budget: &Budget, readers: &Readers) -> B
         options: Options {
             tick: config.heartbeat_interval,
             election_timeout: config.election_timeout,
-            first_id: request_ids(identity.member_id),
+            first_id: rand::random(),
             learners_max: config.learners_max,
             strict_reconfiguration: config.strict_reconfiguration,
             catchup_entries: config.catchup_entries,
@@ -287,17 +294,16 @@ fn boot(config: &Config, roles: &Roles, budget: &Budget, readers: &Readers) -> B
                 .is_open("LeaseCheckpoint")
                 .then_some(crate::limits::LEASE_CHECKPOINT_INTERVAL),
         },
-        founders: vec![member.clone()],
+        founders: origin.founders,
         member,
-        ticks_ahead: 0,
+        ticks_ahead: if config.advance_election {
+            (election_ticks as usize).saturating_sub(1)
+        } else {
+            0
+        },
         cluster_version: CLUSTER_VERSION.to_string(),
         readers: readers.clone(),
     }
-}
-
-/// Where a member's own requests begin to count: half of the numbers lie apart from those that clients' get.
-fn request_ids(member_id: u64) -> u64 {
-    (member_id << 48) | u64::from(rand::random::<u32>())
 }
 
 /// The reactor's name for `--wal-writer`.
@@ -321,242 +327,4 @@ fn reserve_pages(checkpoint_at: u64) -> u32 {
 /// were freed and are held by readers or by the older of the two commits.
 fn page_file_limit(quota_bytes: u64) -> u64 {
     quota_bytes.saturating_mul(2).saturating_add(PIN_BYTES_MAX)
-}
-
-/// Tells a serve core to stop.
-struct StopCore {
-    flag: Arc<AtomicBool>,
-    bell: Doorbell,
-}
-
-impl StopCore {
-    fn stop(&self) {
-        self.flag.store(true, Ordering::Release);
-        self.bell.ring();
-    }
-}
-
-/// The serve cores and what connects them.
-struct Cores {
-    serving: Vec<ServeCore>,
-    targets: Vec<Target>,
-    ports: Vec<Port>,
-    stops: Vec<StopCore>,
-    acceptor_bell: Doorbell,
-}
-
-/// What one serve core is given.
-struct Seat {
-    number: usize,
-    settings: Settings,
-    net: net::Options,
-    page_file: PathBuf,
-    cache_bytes: usize,
-    index: Arc<crate::mvcc::index::Index<crate::mvcc::view::View>>,
-    readers: Readers,
-    requests: Sender<Request, 1>,
-    replies: Receiver<Reply, 2>,
-    bell: Doorbell,
-    stop: Arc<AtomicBool>,
-    accepted: mpsc::Receiver<(crate::reactor::accept::AcceptedReceiver, Doorbell)>,
-}
-
-impl Cores {
-    fn start(
-        config: &Config,
-        budget: &Budget,
-        roles: &Roles,
-        log_bell: &Doorbell,
-        readers: &Readers,
-        index: &Arc<crate::mvcc::index::Index<crate::mvcc::view::View>>,
-    ) -> Result<Cores, ServerError> {
-        let acceptor_bell = Doorbell::new("accept").map_err(system("make a doorbell"))?;
-        let mut cores = Cores {
-            serving: Vec::new(),
-            targets: Vec::new(),
-            ports: Vec::new(),
-            stops: Vec::new(),
-            acceptor_bell,
-        };
-        let settings = settings(config, budget, Arc::new(Api::registry(roles.serve.len())));
-        let net = net_options(config, budget, roles.serve.len());
-        let cache_bytes = budget.page_caches / roles.serve.len();
-        for (number, role) in roles.serve.iter().enumerate() {
-            let bell = Doorbell::new(&role.name).map_err(system("make a doorbell"))?;
-            let accept_bell = Doorbell::new(&role.name).map_err(system("make a doorbell"))?;
-            let (requests, request_receiver) = mailbox([REQUEST_MAILBOX], log_bell, &bell);
-            let (reply_sender, replies) = mailbox([ANSWER_MAILBOX, PUBLISHED_MAILBOX], &bell, log_bell);
-            let stop = Arc::new(AtomicBool::new(false));
-            let (accepted_sender, accepted) = mpsc::channel();
-            let seat = Seat {
-                number,
-                settings: settings.clone(),
-                net: net.clone(),
-                page_file: config.data_directory.join("member").join("snap").join(PAGE_FILE),
-                cache_bytes,
-                index: index.clone(),
-                readers: readers.clone(),
-                requests,
-                replies,
-                bell: bell.clone(),
-                stop: stop.clone(),
-                accepted,
-            };
-            let options = CoreOptions {
-                name: role.name.clone(),
-                cpus: Some(role.cpus.clone()),
-            };
-            let core = ServeCore::start(options, move || seat.serve())?;
-            let (target, receiver) = Target::new(core.clock(), &accept_bell, &cores.acceptor_bell);
-            let _ = accepted_sender.send((receiver, accept_bell));
-            cores.serving.push(core);
-            cores.targets.push(target);
-            cores.ports.push(Port {
-                requests: request_receiver,
-                replies: reply_sender,
-                places: Vec::new(),
-            });
-            cores.stops.push(StopCore { flag: stop, bell });
-        }
-        Ok(cores)
-    }
-}
-
-impl Seat {
-    /// A serve core's life.
-    async fn serve(self) {
-        let file = match PageFileReader::open(&self.page_file).await {
-            Ok((file, _)) => file,
-            Err(error) => return tracing::error!("a serve core can't start: {error}"),
-        };
-        let pages = PageReads::new(file, self.cache_bytes);
-        let api = Api::new(
-            self.settings,
-            self.index,
-            pages,
-            self.number,
-            self.requests,
-            self.readers,
-        );
-        let connections = net::Core::new(api, self.net);
-        connections.with(|api, _| api.attach(connections.clone()));
-        let Ok((accepted, accept_bell)) = self.accepted.recv() else {
-            return;
-        };
-        let accepting = connections.clone();
-        match BellWaiter::new(&accept_bell) {
-            Ok(waiter) => serve::spawn(async move { accepting.accept_all(accepted, waiter).await }),
-            Err(error) => return tracing::error!("a serve core can't accept: {error}"),
-        }
-        let done = Rc::new(Notify::new());
-        serve::spawn(expire(connections.clone(), done.clone()));
-        let waiter = match BellWaiter::new(&self.bell) {
-            Ok(waiter) => waiter,
-            Err(error) => return tracing::error!("a serve core can't be woken: {error}"),
-        };
-        let ended = connections.clone();
-        take_replies(connections, self.replies, waiter, &self.stop, ended).await;
-    }
-}
-
-/// Gives up requests whose time is over, again and again.
-async fn expire(connections: net::Core<Api>, _done: Rc<Notify>) {
-    loop {
-        let until_tick = connections.with(|api, net| api.next_watch_tick().map(|tick| tick.saturating_sub(net.now())));
-        let sleep = until_tick.unwrap_or(crate::limits::NET_TICK);
-        serve::sleep(sleep.clamp(Duration::from_millis(5), crate::limits::NET_TICK)).await;
-        if connections.with(|api, net| {
-            api.watch_tick(net.now());
-            api.expire_requests(net);
-            api.is_stopping()
-        }) {
-            return;
-        }
-    }
-}
-
-/// Hands replies to the services until the core is told to stop; then ends its connections.
-async fn take_replies(
-    connections: net::Core<Api>,
-    mut replies: Receiver<Reply, 2>,
-    mut waiter: BellWaiter,
-    stop: &AtomicBool,
-    ended: net::Core<Api>,
-) {
-    let mut stopping = false;
-    loop {
-        connections.with(|api, net| {
-            while let Some(reply) = replies.pop() {
-                api.reply(net, reply);
-            }
-        });
-        if stop.load(Ordering::Acquire) && !stopping {
-            stopping = true;
-            let ended = ended.clone();
-            serve::spawn(async move { ended.shutdown(SHUTDOWN_CONNECTIONS).await });
-        }
-        if stopping && connections.with(|_, net| net.statistics().connections == 0) {
-            return;
-        }
-        if stopping {
-            // Connections end without ringing this bell.
-            serve::sleep(Duration::from_millis(2)).await;
-        } else {
-            waiter
-                .wait_unless(|| !replies.is_empty() || stop.load(Ordering::Acquire))
-                .await;
-        }
-    }
-}
-
-fn settings(config: &Config, budget: &Budget, metrics: Arc<crate::metrics::Registry>) -> Settings {
-    let identity = identity::of_sole_member(&config.advertise_peer_urls, &config.cluster_token);
-    Settings {
-        identity: api::Identity {
-            cluster_id: identity.cluster_id,
-            member_id: identity.member_id,
-        },
-        request_ids: rand::random(),
-        max_txn_operations: config.max_txn_operations,
-        max_request_bytes: config.max_request_bytes,
-        quota_reported: config.quota_reported,
-        version: ETCD_VERSION,
-        storage_version: CLUSTER_VERSION,
-        request_timeout: Duration::from_secs(5) + 2 * config.election_timeout,
-        progress_interval: config.progress_interval,
-        metrics,
-        // Reads may hold twice as much for a time.
-        read_memory: ReadMemory::new(budget.reads / 2),
-        offers: listener_kinds(config).into_iter().map(|(_, offer)| offer).collect(),
-    }
-}
-
-fn net_options(config: &Config, budget: &Budget, cores: usize) -> net::Options {
-    let keepalive = http::Keepalive {
-        minimum_time: config.keepalive_min_time,
-        permit_without_stream: false,
-        interval: config.keepalive_interval,
-        timeout: config.keepalive_timeout,
-    };
-    let http = http::Config {
-        max_concurrent_streams: config.max_concurrent_streams,
-        keepalive,
-        ..Default::default()
-    };
-    // etcd lets a message be half a MiB longer than a request.
-    let max_message = config.max_request_bytes + crate::limits::GRPC_OVERHEAD_BYTES;
-    let grpc = grpc::Config {
-        max_message,
-        plain_http: false,
-    };
-    net::Options {
-        http: Arc::new(http),
-        grpc: Arc::new(grpc),
-        max_body: max_message as u64,
-        connections: CONNECTIONS_PER_CORE,
-        // A core has to hold a message, however many there are.
-        answers_bytes: (budget.answers / cores).max(max_message),
-        requests_bytes: (budget.requests / cores).min(NET_UNFINISHED_BYTES_MAX).max(max_message),
-        listeners: listener_kinds(config).into_iter().map(|(speaks, _)| speaks).collect(),
-    }
 }

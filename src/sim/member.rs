@@ -73,7 +73,7 @@ pub fn draw(random: &mut Random, value_bytes_max: u64) -> Boot {
         data_directory: DATA.into(),
         wal_directory: PathBuf::from(DATA).join("member").join("wal"),
         replica: ReplicaOptions {
-            identity,
+            identity: Some(identity),
             election_ticks: 10,
             heartbeat_ticks: 1,
             pre_vote: true,

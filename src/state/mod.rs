@@ -17,6 +17,7 @@ pub mod compare;
 pub mod depth;
 pub mod error;
 pub mod hash;
+pub mod identity;
 mod intervals;
 pub mod lease;
 pub mod members;

@@ -5,7 +5,7 @@ use crate::grpc::{self, Code, Request, Status};
 use crate::http;
 use crate::limits;
 use crate::reactor::Doorbell;
-use crate::reactor::accept::{Accepted, Acceptor, Target};
+use crate::reactor::accept::{Accepted, Acceptor, Goes, Target};
 use crate::reactor::serve::{BellWaiter, CoreOptions, ServeCore, run_blocking, sleep};
 use crate::reactor::socket::{ListenAddress, ListenOptions, ListenSocket};
 use bytes::{Bytes, BytesMut};
@@ -207,7 +207,7 @@ impl Server {
         .unwrap();
         let (target, receiver) = Target::new(core.clock(), &bell, &acceptor_bell);
         pass.send(receiver).unwrap();
-        let acceptor = Acceptor::start(vec![listener], vec![target], &acceptor_bell, None).unwrap();
+        let acceptor = Acceptor::start(vec![(listener, Goes::ToLeastLoaded)], vec![target], &acceptor_bell).unwrap();
         Server {
             address,
             seen,

@@ -42,7 +42,7 @@ fn boot() -> Boot {
         ..wal::Options::new(1, 0..wal::TOKENS)
     };
     let replica = ReplicaOptions {
-        identity,
+        identity: Some(identity),
         election_ticks: 10,
         heartbeat_ticks: 1,
         pre_vote: true,

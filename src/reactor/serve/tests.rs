@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::io::buffer::ALIGNMENT;
-use crate::reactor::accept::{Acceptor, Target};
+use crate::reactor::accept::{Acceptor, Goes, Target};
 use crate::reactor::mailbox::mailbox;
 use crate::reactor::socket::{ListenAddress, ListenOptions, ListenSocket};
 use crate::reactor::{Doorbell, roles::CpuSet};
@@ -223,7 +223,7 @@ fn echo_cores(count: usize) -> (Vec<ServeCore>, Acceptor, SocketAddr, Vec<mpsc::
         cores.push(core);
         counts.push(counted);
     }
-    let acceptor = Acceptor::start(vec![listener], targets, &acceptor_bell, None).unwrap();
+    let acceptor = Acceptor::start(vec![(listener, Goes::ToLeastLoaded)], targets, &acceptor_bell).unwrap();
     (cores, acceptor, address, counts)
 }
 

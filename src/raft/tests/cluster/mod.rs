@@ -14,7 +14,10 @@ const ELECTION_TICKS: usize = 100;
 
 fn boot_of(id: u64, founders: &[u64]) -> Boot {
     let mut boot = boot();
-    boot.replica.identity.member_id = id;
+    boot.replica.identity = Some(Identity {
+        cluster_id: 0xc,
+        member_id: id,
+    });
     boot.options.first_id = id << 48;
     boot.member = member(id);
     boot.founders = founders.iter().copied().map(member).collect();

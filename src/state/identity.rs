@@ -1,6 +1,5 @@
 //! Who this member and its cluster are: ids computed as etcd does (`etcd-surface` 4.10).
 
-use crate::raft::replica::Identity;
 use sha1::{Digest, Sha1};
 
 /// First eight bytes of a SHA-1, big endian.
@@ -21,6 +20,11 @@ pub fn member_id(peer_urls: &[String], token: &str) -> u64 {
     first_eight(hash)
 }
 
+/// The id of a member that is added to a cluster at a time, in seconds since 1970.
+pub fn added_member_id(peer_urls: &[String], unix_s: u64) -> u64 {
+    member_id(peer_urls, &unix_s.to_string())
+}
+
 /// A cluster's id: its first members' ids, sorted.
 pub fn cluster_id(member_ids: &[u64]) -> u64 {
     let mut sorted = member_ids.to_vec();
@@ -32,15 +36,6 @@ pub fn cluster_id(member_ids: &[u64]) -> u64 {
     first_eight(hash)
 }
 
-/// The identity of a cluster's sole member.
-pub fn of_sole_member(peer_urls: &[String], token: &str) -> Identity {
-    let member_id = member_id(peer_urls, token);
-    Identity {
-        cluster_id: cluster_id(&[member_id]),
-        member_id,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -48,8 +43,8 @@ mod tests {
     /// The ids that etcd itself gives its default member.
     #[test]
     fn ids_are_etcds() {
-        let identity = of_sole_member(&["http://localhost:2380".to_string()], "etcd-cluster");
-        assert_eq!(identity.member_id, 0x8e9e05c52164694d);
-        assert_eq!(identity.cluster_id, 0xcdf818194e3a8c32);
+        let id = member_id(&["http://localhost:2380".to_string()], "etcd-cluster");
+        assert_eq!(id, 0x8e9e05c52164694d);
+        assert_eq!(cluster_id(&[id]), 0xcdf818194e3a8c32);
     }
 }
