@@ -57,11 +57,6 @@ fn what_must_not_be_ignored_is_refused() {
         ("--initial-advertise-peer-urls=https://127.0.0.1:1", "TLS"),
         ("--advertise-client-urls=https://127.0.0.1:1", "TLS"),
         ("--initial-cluster=default=https://127.0.0.1:1", "TLS"),
-        (
-            "--initial-cluster=default=http://localhost:2380,other=http://localhost:2390",
-            "more than one member",
-        ),
-        ("--initial-cluster-state=existing", "more than one member"),
         ("--force-new-cluster", "not built yet"),
         ("--discovery-endpoints=http://x", "not built yet"),
         ("--discovery-srv=example.com", "not built yet"),
@@ -185,23 +180,11 @@ fn a_directory_in_use_is_left_alone() {
 }
 
 #[test]
-fn a_directory_of_another_cluster_is_named() {
-    let mut server = Server::start(Program::Ringd, &[]);
-    server.kill();
-    for flag in [
-        "--initial-cluster-token=another",
-        "--initial-advertise-peer-urls=http://127.0.0.1:4",
-    ] {
-        let mut command = ringd(server.data_directory().parent().expect("a parent"));
-        command.args(["--initial-advertise-peer-urls=http://127.0.0.1:2380", flag]);
-        let said = [
-            "write-ahead log is that of member",
-            "--initial-cluster-token",
-            "another --data-dir",
-        ];
-        Ended::of(command).expect(1, &said);
-    }
-    server.restart();
+fn a_cluster_that_is_not_there_cannot_be_joined() {
+    let existing = "--initial-cluster-state=existing";
+    refused(&[existing]).expect(1, &[existing, "names no other member to ask"]);
+    let members = "--initial-cluster=default=http://localhost:2380,other=http://127.0.0.1:1";
+    refused(&[existing, members]).expect(1, &[existing, "no member answered", "http://127.0.0.1:1: "]);
 }
 
 #[test]

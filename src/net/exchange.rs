@@ -116,8 +116,8 @@ impl Net {
         true
     }
 
-    /// Gives a connection away if it was taken over. One whose earlier answers are still being written is ended instead:
-    /// its peer tries again.
+    /// Gives a connection away if it was taken over. One whose earlier answers are still being written is ended
+    /// instead: its peer tries again.
     pub(super) fn give_away<S: Service>(&mut self, service: &mut S, slot: usize) {
         let Some(Peer {
             protocol: Protocol::Http1(http1),

@@ -168,8 +168,8 @@ impl LogCore {
         }
     }
 
-    /// Gives up what went to another leader and is not heard of in time, or whose leader is no more: an entry of a later
-    /// one's own is applied.
+    /// Gives up what went to another leader and is not heard of in time, or whose leader is no more: an entry of a
+    /// later one's own is applied.
     pub(super) fn give_up_forwarded(&mut self, now: Duration) {
         let term = self.replica.node().term();
         let mut lost = self.waiters.expire(now);

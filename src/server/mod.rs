@@ -125,8 +125,8 @@ pub fn run(config: &Config) -> Result<(), ServerError> {
     let roles = assign((config.cores > 0).then_some(config.cores), &allowance)?;
     let budget = Budget::of(config);
     let listeners = listen(config)?;
-    let _locks = lock(config)?;
     let origin = Origin::of(config)?;
+    let _locks = lock(config)?;
     let (ends, ended) = mpsc::channel();
     watch_signals(termination, ends.clone())?;
     let end_of_log = Arc::new(Ending::default());

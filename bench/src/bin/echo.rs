@@ -8,7 +8,7 @@ use bytes::Bytes;
 use ringd::grpc::{Config, Request, Status};
 use ringd::net::{Call, Core, Net, Options, PeerInfo, Service};
 use ringd::reactor::Doorbell;
-use ringd::reactor::accept::{Acceptor, Target};
+use ringd::reactor::accept::{Acceptor, Goes, Target};
 use ringd::reactor::roles::CpuSet;
 use ringd::reactor::serve::{BellWaiter, CoreOptions, ServeCore, run_blocking};
 use ringd::reactor::socket::{ListenAddress, ListenOptions, ListenSocket};
@@ -87,7 +87,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     })?;
     let (target, receiver) = Target::new(core.clock(), &bell, &accept_bell);
     pass.send(receiver)?;
-    let _acceptor = Acceptor::start(vec![listener], vec![target], &accept_bell, None)?;
+    let _acceptor = Acceptor::start(vec![(listener, Goes::ToLeastLoaded)], vec![target], &accept_bell)?;
     let (mut requests, mut sends, mut cpu) = (0, 0, Duration::ZERO);
     loop {
         std::thread::sleep(Duration::from_secs(1));
