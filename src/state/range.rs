@@ -14,6 +14,7 @@ use crate::proto::etcdserverpb::{
 use crate::state::error::StateError;
 use crate::state::validate::{has_default_order, has_revision_filter};
 use bytes::Bytes;
+use std::cmp::Ordering;
 use std::ops::ControlFlow;
 
 /// The revisions between which the store can be read.
@@ -279,24 +280,27 @@ impl RangeRun {
         self.result
     }
 
+    /// Rows that are equal in what is sorted by stay in the order of their keys whichever way it goes. etcd's sort leaves
+    /// them so when they are at most twelve, or all equal; else it promises no order.
     fn sort<'v>(&mut self, value: impl Fn(usize) -> &'v [u8]) {
         let descend = self.request.sort_order == SortOrder::Descend as i32;
+        let directed = |ascending: Ordering| if descend { ascending.reverse() } else { ascending };
         let rows = &mut self.result.rows;
         match SortTarget::try_from(self.request.sort_target) {
             Ok(SortTarget::Value) => {
                 let mut order: Vec<usize> = (0..rows.len()).collect();
-                order.sort_by_key(|&place| value(place));
+                order.sort_by(|&left, &right| directed(value(left).cmp(value(right))));
                 let mut unsorted: Vec<_> = std::mem::take(rows).into_iter().map(Some).collect();
                 rows.extend(order.into_iter().filter_map(|place| unsorted[place].take()));
             }
-            Ok(SortTarget::Version) => rows.sort_by_key(|row| row.version),
-            Ok(SortTarget::Create) => rows.sort_by_key(|row| row.create_revision),
-            Ok(SortTarget::Mod) => rows.sort_by_key(|row| row.revision.main),
+            Ok(SortTarget::Version) => rows.sort_by(|left, right| directed(left.version.cmp(&right.version))),
+            Ok(SortTarget::Create) => {
+                rows.sort_by(|left, right| directed(left.create_revision.cmp(&right.create_revision)))
+            }
+            Ok(SortTarget::Mod) => rows.sort_by(|left, right| directed(left.revision.main.cmp(&right.revision.main))),
             // The index has them in this order.
+            Ok(SortTarget::Key) | Err(_) if descend => rows.reverse(),
             Ok(SortTarget::Key) | Err(_) => {}
-        }
-        if descend {
-            rows.reverse();
         }
     }
 }

@@ -126,6 +126,10 @@ impl Model {
         if request.sort_order == 0 && !filtered {
             kvs.truncate(limit.saturating_add(1));
         }
+        // Equal ones stay in the order of their keys, also from the last to the first.
+        if request.sort_order == 2 && request.sort_target != 0 {
+            kvs.reverse();
+        }
         match request.sort_target {
             1 => kvs.sort_by_key(|kv| kv.version),
             2 => kvs.sort_by_key(|kv| kv.create_revision),

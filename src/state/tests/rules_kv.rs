@@ -356,6 +356,34 @@ fn sorted_ranges() {
     );
 }
 
+/// As Go's sort leaves a few, or those that are all equal.
+#[test]
+fn rows_that_are_equal_stay_in_the_order_of_their_keys() {
+    let mut member = Member::new();
+    let puts =
+        [("a", "1"), ("b", "2"), ("c", "1"), ("d", "2")].map(|(key, value)| Request::RequestPut(put(key, value)));
+    member.txn(txn(puts.to_vec())).unwrap();
+    for (sort_target, rising, falling) in [
+        (1, "abcd", "abcd"),
+        (2, "abcd", "abcd"),
+        (3, "abcd", "abcd"),
+        (4, "acbd", "bdac"),
+    ] {
+        for (sort_order, expected) in [(1, rising), (2, falling)] {
+            let request = RangeRequest {
+                sort_target,
+                sort_order,
+                ..all()
+            };
+            assert_eq!(
+                keys(&mut member, request).0,
+                expected,
+                "target {sort_target}, order {sort_order}"
+            );
+        }
+    }
+}
+
 #[test]
 fn keys_only_has_no_lease_unless_sorted_by_value() {
     let mut member = Member::new();
