@@ -158,3 +158,20 @@ fn a_file_on_a_disk_is_read_in_pieces() {
     let error = contents(&mut cut.on(&mut disk)).unwrap_err();
     assert!(matches!(error, ReadError::Source { .. }), "{error}");
 }
+
+#[test]
+fn little_room_is_left_empty() {
+    for value_length in [100, 1_000, 2_100, 2_500, 5_000, 9_000, 100_000] {
+        let mut measure = Measure::new();
+        measure.bucket(b"key").unwrap();
+        for at in 0..2_000u64 {
+            measure.put(&at.to_be_bytes(), value_length).unwrap();
+        }
+        let needed = 2_000 * (16 + 8 + value_length as u64);
+        let length = measure.finish().length();
+        assert!(
+            length * 100 <= needed * 112,
+            "{length} bytes for {needed} of elements of {value_length}"
+        );
+    }
+}
