@@ -7,8 +7,9 @@ use crate::load::connection::Connection;
 use crate::load::process::cpu_time;
 use crate::load::recipe::{Call, Recipe, key_of};
 use crate::load::revision;
-use crate::load::series::{self, distribution, histogram};
+use crate::load::series;
 use crate::wire::Wire;
+use hdrhistogram::Histogram;
 use ringd::proto::etcdserverpb::WatchCreateRequest;
 use serde_json::json;
 use std::io;
@@ -19,6 +20,15 @@ const CREATING: usize = 500;
 const PUT: usize = 0;
 const GET: usize = 1;
 
+/// What was seen.
+struct Seen {
+    events: u64,
+    elapsed: Duration,
+    server_cpu: Option<Duration>,
+    client_cpu: Duration,
+    latency_ns: Histogram<u64>,
+}
+
 /// Runs it, and prints what was seen.
 pub(super) fn run(options: &Options) -> io::Result<()> {
     let mut client = Connection::open(options.address, 2, 1)?;
@@ -27,22 +37,36 @@ pub(super) fn run(options: &Options) -> io::Result<()> {
     for _ in 0..options.events {
         put(&mut client, &recipes)?;
     }
-    let watches = options.connections * options.streams * options.watches;
+    let seen = catch_up(options, &mut client, &recipes, before + 1)?;
+    println!("{}", describe(&seen, revision(options.address)? - before));
+    match &options.histogram {
+        Some(path) => series::store(&seen.latency_ns, path),
+        None => Ok(()),
+    }
+}
+
+/// Gets while watches from a revision on catch up.
+fn catch_up(
+    options: &Options,
+    client: &mut Connection,
+    recipes: &[Recipe; 2],
+    start_revision: i64,
+) -> io::Result<Seen> {
+    let expected = options.events * (options.connections * options.streams * options.watches) as u64;
     let server_cpu = || options.process.map(cpu_time).transpose();
     let (began, server_began, client_began) = (Instant::now(), server_cpu()?, cpu_time(std::process::id())?);
     let mut watching = (0..options.connections)
-        .map(|_| Watching::open(options, before + 1))
+        .map(|_| Watching::open(options, start_revision))
         .collect::<io::Result<Vec<_>>>()?;
-    let expected = options.events * watches as u64;
-    let (mut events, mut gets, mut latency_ns) = (0, 0, histogram()?);
-    start(&mut client, &recipes, GET);
+    let (mut events, mut latency_ns) = (0, series::histogram()?);
+    start(client, recipes, GET);
     while events < expected {
         client.wire.flush()?;
         for connection in &mut watching {
             connection.ask();
             connection.streams.wire.flush()?;
         }
-        let polled = await_all(&client, &watching)?;
+        let polled = await_all(client, &watching)?;
         if polled.first().is_some_and(|polled| polled.revents != 0) {
             let mut ended = None;
             client.receive(&mut |call| ended = Some(call))?;
@@ -51,8 +75,7 @@ pub(super) fn run(options: &Options) -> io::Result<()> {
                     return Err(io::Error::other("a get failed"));
                 }
                 latency_ns.saturating_record((call.ended - call.began).as_nanos() as u64);
-                gets += 1;
-                start(&mut client, &recipes, GET);
+                start(client, recipes, GET);
             }
         }
         for (connection, polled) in watching.iter_mut().zip(polled.iter().skip(1)) {
@@ -61,41 +84,42 @@ pub(super) fn run(options: &Options) -> io::Result<()> {
             }
         }
     }
-    let elapsed = began.elapsed();
     if events > expected {
         return Err(io::Error::other(format!("{events} events, and {expected} were made")));
     }
-    let per_event = |cpu: Duration| cpu.as_secs_f64() * 1e6 / events.max(1) as f64;
-    let server_used = server_cpu()?
-        .zip(server_began)
-        .map(|(after, before)| after.saturating_sub(before));
-    let client_used = cpu_time(std::process::id())?.saturating_sub(client_began);
-    let at = |share: f64| latency_ns.value_at_quantile(share) as f64 / 1e3;
-    println!(
-        "{}",
-        json!({
-            "calls": gets,
-            "seconds": elapsed.as_secs_f64(),
-            "rate": gets as f64 / elapsed.as_secs_f64(),
-            "event_rate": events as f64 / elapsed.as_secs_f64(),
-            "events": events,
-            "p50_us": at(0.5),
-            "p90_us": at(0.9),
-            "p99_us": at(0.99),
-            "p999_us": at(0.999),
-            "max_us": latency_ns.max() as f64 / 1e3,
-            "server_cpu_us": server_used.map(per_event),
-            "client_cpu_us": per_event(client_used),
-            "client_busy": client_used.as_secs_f64() / elapsed.as_secs_f64(),
-            "failed": 0,
-            "revision_rose": revision(options.address)? - before,
-            "latency": distribution(&latency_ns),
-        })
-    );
-    match &options.histogram {
-        Some(path) => series::store(&latency_ns, path),
-        None => Ok(()),
-    }
+    Ok(Seen {
+        events,
+        elapsed: began.elapsed(),
+        server_cpu: server_cpu()?
+            .zip(server_began)
+            .map(|(after, before)| after.saturating_sub(before)),
+        client_cpu: cpu_time(std::process::id())?.saturating_sub(client_began),
+        latency_ns,
+    })
+}
+
+fn describe(seen: &Seen, revision_rose: i64) -> serde_json::Value {
+    let seconds = seen.elapsed.as_secs_f64();
+    let per_event = |cpu: Duration| cpu.as_secs_f64() * 1e6 / seen.events.max(1) as f64;
+    let at = |share: f64| seen.latency_ns.value_at_quantile(share) as f64 / 1e3;
+    json!({
+        "calls": seen.latency_ns.len(),
+        "seconds": seconds,
+        "rate": seen.latency_ns.len() as f64 / seconds,
+        "event_rate": seen.events as f64 / seconds,
+        "events": seen.events,
+        "p50_us": at(0.5),
+        "p90_us": at(0.9),
+        "p99_us": at(0.99),
+        "p999_us": at(0.999),
+        "max_us": seen.latency_ns.max() as f64 / 1e3,
+        "server_cpu_us": seen.server_cpu.map(per_event),
+        "client_cpu_us": per_event(seen.client_cpu),
+        "client_busy": seen.client_cpu.as_secs_f64() / seconds,
+        "failed": 0,
+        "revision_rose": revision_rose,
+        "latency": series::distribution(&seen.latency_ns),
+    })
 }
 
 /// A connection and the watches it has still to ask for.
