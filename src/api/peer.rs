@@ -1,8 +1,17 @@
-//! What peers are told over plain HTTP (`etcd-surface` 1.5 and 6.1), in etcd's forms. So far who the members are; the
-//! paths of raft itself come with clusters.
+//! What peers are told over plain HTTP (`etcd-surface` 1.5 and 6.1), in etcd's forms, beside raft's own
+//! paths, whose connections the transport takes over.
 
 use super::http::Response;
+use super::service::Api;
+use crate::raft::transport::Transport;
 use crate::state::members::Member;
+
+impl Api {
+    /// Gives the services of the core where peers' connections live what serves those.
+    pub fn serve_peers(&mut self, transport: Transport) {
+        self.transport = Some(transport);
+    }
+}
 
 /// The answer to `/members`: the members as JSON, and whose they are.
 pub(super) fn members(cluster_id: u64, members: &[Member]) -> Response {

@@ -157,7 +157,7 @@ pub struct Api {
     pub(super) ended: Vec<Ended>,
     pub(super) stopping: bool,
     /// On the core where peers' connections live, what serves them.
-    transport: Option<Transport>,
+    pub(super) transport: Option<Transport>,
 }
 
 impl Api {
@@ -190,11 +190,6 @@ impl Api {
             stopping: false,
             transport: None,
         }
-    }
-
-    /// Gives the services of the core where peers' connections live what serves those.
-    pub fn serve_peers(&mut self, transport: Transport) {
-        self.transport = Some(transport);
     }
 
     /// Tells the services the connections they serve.

@@ -79,6 +79,36 @@ struct Seat {
     accepted: mpsc::Receiver<(crate::reactor::accept::AcceptedReceiver, Doorbell)>,
 }
 
+fn bell_of(name: &str) -> Result<Doorbell, ServerError> {
+    Doorbell::new(name).map_err(system("make a doorbell"))
+}
+
+/// The mailboxes between the log core and the transport, which lives on the core with `bell`.
+fn peer_mailboxes(log_bell: &Doorbell, bell: &Doorbell) -> (PeerPort, PeerSeat) {
+    let (event_sender, events) = mailbox([PEER_MAILBOX], log_bell, bell);
+    let (order_sender, orders) = mailbox([PEER_MAILBOX], bell, log_bell);
+    let port = PeerPort {
+        events,
+        orders: order_sender,
+        members: None,
+    };
+    let seat = PeerSeat {
+        events: event_sender,
+        orders,
+    };
+    (port, seat)
+}
+
+/// This member as peers are told of it.
+fn local(config: &Config, identity: Identity) -> Local {
+    Local {
+        member_id: identity.member_id,
+        cluster_id: identity.cluster_id,
+        peer_urls: config.advertise_peer_urls.clone(),
+        version: ETCD_VERSION,
+    }
+}
+
 impl Cores {
     /// Starts them all; they serve when their first connections come.
     pub fn start(
@@ -89,42 +119,23 @@ impl Cores {
         readers: &Readers,
         member: &Member,
     ) -> Result<Cores, ServerError> {
-        let bell_of = |name: &str| Doorbell::new(name).map_err(system("make a doorbell"));
         let acceptor_bell = bell_of("accept")?;
-        let bells: Vec<Doorbell> = roles
-            .serve
-            .iter()
-            .map(|role| bell_of(&role.name))
-            .collect::<Result<_, _>>()?;
-        let (events, event_receiver) = mailbox([PEER_MAILBOX], log_bell, &bells[PEER_CORE]);
-        let (order_sender, orders) = mailbox([PEER_MAILBOX], &bells[PEER_CORE], log_bell);
-        let mut peers = Some(PeerSeat { events, orders });
-        let local = Local {
-            member_id: member.identity.member_id,
-            cluster_id: member.identity.cluster_id,
-            peer_urls: config.advertise_peer_urls.clone(),
-            version: ETCD_VERSION,
-        };
+        let bells = roles.serve.iter().map(|role| bell_of(&role.name));
+        let bells: Vec<Doorbell> = bells.collect::<Result<_, _>>()?;
+        let (peer_port, seat) = peer_mailboxes(log_bell, &bells[PEER_CORE]);
+        let mut peers = Some((local(config, member.identity), seat));
         let mut cores = Cores {
             serving: Vec::new(),
             targets: Vec::new(),
             ports: Ports {
                 cores: Vec::new(),
-                peers: PeerPort {
-                    events: event_receiver,
-                    orders: order_sender,
-                    members: None,
-                },
+                peers: peer_port,
             },
             stops: Vec::new(),
             acceptor_bell,
         };
-        let settings = settings(
-            config,
-            budget,
-            member.identity,
-            Arc::new(Api::registry(roles.serve.len())),
-        );
+        let registry = Arc::new(Api::registry(roles.serve.len()));
+        let settings = settings(config, budget, member.identity, registry);
         let net = net_options(config, budget, roles.serve.len());
         let cache_bytes = budget.page_caches / roles.serve.len();
         for (number, role) in roles.serve.iter().enumerate() {
@@ -144,7 +155,7 @@ impl Cores {
                 readers: readers.clone(),
                 requests,
                 replies,
-                peers: peers.take_if(|_| number == PEER_CORE).map(|seat| (local.clone(), seat)),
+                peers: peers.take_if(|_| number == PEER_CORE),
                 bell: bell.clone(),
                 stop: stop.clone(),
                 accepted,

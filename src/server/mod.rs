@@ -75,8 +75,8 @@ pub enum ServerError {
     },
     /// The cluster exists, and this member was in it.
     #[error(
-        "member {id:x} has already been bootstrapped: {url} knows it; its data was lost or --data-dir is wrong: restore \
-         the directory, or remove the member (`etcdctl member remove {id:x}`), add it again and start it with \
+        "member {id:x} has already been bootstrapped: {url} knows it; its data was lost or --data-dir is wrong: \
+         restore the directory, or remove the member (`etcdctl member remove {id:x}`), add it again and start it with \
          --initial-cluster-state=existing"
     )]
     Founded {
@@ -159,24 +159,18 @@ pub fn run(config: &Config) -> Result<(), ServerError> {
         Err(_) => return ending(ended.recv()),
     };
     let cores = Cores::start(config, &budget, &roles, &log_bell, &readers, &member)?;
-    let Cores {
-        serving,
-        targets,
-        ports,
-        stops,
-        acceptor_bell,
-    } = cores;
-    let _ = ports_sender.send(ports);
-    let acceptor = Acceptor::start(listeners, targets, &acceptor_bell).map_err(system("start accepting"))?;
-    say_ready(config, serving.len());
+    let _ = ports_sender.send(cores.ports);
+    let acceptor =
+        Acceptor::start(listeners, cores.targets, &cores.acceptor_bell).map_err(system("start accepting"))?;
+    say_ready(config, cores.serving.len());
     let end = ended.recv();
     tracing::info!("stopping");
     if matches!(end, Ok(End::Signal)) {
         end_of_log.leave(&log_bell);
     }
     acceptor.stop();
-    stops.iter().for_each(StopCore::stop);
-    for core in serving {
+    cores.stops.iter().for_each(StopCore::stop);
+    for core in cores.serving {
         core.join(SHUTDOWN_CORE);
     }
     end_of_log.stop(&log_bell);

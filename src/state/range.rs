@@ -280,8 +280,8 @@ impl RangeRun {
         self.result
     }
 
-    /// Rows that are equal in what is sorted by stay in the order of their keys whichever way it goes. etcd's sort leaves
-    /// them so when they are at most twelve, or all equal; else it promises no order.
+    /// Rows that are equal in what is sorted by stay in the order of their keys whichever way it goes. etcd's sort
+    /// leaves them so when they are at most twelve, or all equal; else it promises no order.
     fn sort<'v>(&mut self, value: impl Fn(usize) -> &'v [u8]) {
         let descend = self.request.sort_order == SortOrder::Descend as i32;
         let directed = |ascending: Ordering| if descend { ascending.reverse() } else { ascending };
