@@ -126,20 +126,7 @@ impl Model {
         if request.sort_order == 0 && !filtered {
             kvs.truncate(limit.saturating_add(1));
         }
-        // Equal ones stay in the order of their keys, also from the last to the first.
-        if request.sort_order == 2 && request.sort_target != 0 {
-            kvs.reverse();
-        }
-        match request.sort_target {
-            1 => kvs.sort_by_key(|kv| kv.version),
-            2 => kvs.sort_by_key(|kv| kv.create_revision),
-            3 => kvs.sort_by_key(|kv| kv.mod_revision),
-            4 => kvs.sort_by(|a, b| a.value.cmp(&b.value)),
-            _ => {}
-        }
-        if request.sort_order == 2 {
-            kvs.reverse();
-        }
+        sort(&mut kvs, request);
         if kvs.len() > limit {
             kvs.truncate(limit);
             response.more = true;
@@ -448,5 +435,20 @@ fn one_holds(compare: &Compare, kv: &KeyValue) -> bool {
         2 => order.is_lt(),
         3 => order.is_ne(),
         _ => true,
+    }
+}
+
+/// Equal ones stay in the order of their keys, also from the last to the first.
+fn sort(kvs: &mut [KeyValue], request: &RangeRequest) {
+    let by = |kv: &KeyValue| match request.sort_target {
+        1 => (kv.version, Bytes::new()),
+        2 => (kv.create_revision, Bytes::new()),
+        3 => (kv.mod_revision, Bytes::new()),
+        4 => (0, kv.value.clone()),
+        _ => (0, kv.key.clone()),
+    };
+    match request.sort_order {
+        2 => kvs.sort_by_key(|kv| std::cmp::Reverse(by(kv))),
+        _ => kvs.sort_by_key(by),
     }
 }
