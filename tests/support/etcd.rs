@@ -20,6 +20,7 @@ pub const STATUS: &str = "/etcdserverpb.Maintenance/Status";
 pub const HASH: &str = "/etcdserverpb.Maintenance/Hash";
 pub const HASH_KV: &str = "/etcdserverpb.Maintenance/HashKV";
 pub const ALARM: &str = "/etcdserverpb.Maintenance/Alarm";
+pub const MOVE_LEADER: &str = "/etcdserverpb.Maintenance/MoveLeader";
 pub const MEMBER_LIST: &str = "/etcdserverpb.Cluster/MemberList";
 
 /// The end of the range of all keys that begin with `prefix`.

@@ -5,6 +5,7 @@
 
 #![allow(dead_code)]
 
+pub mod cluster;
 pub mod confined;
 pub mod ending;
 pub mod etcd;

@@ -107,10 +107,53 @@ pub struct Server {
     directory: TempDir,
     client_port: Port,
     peer_port: Port,
+    part: Option<Part>,
     child: Option<Child>,
 }
 
+/// The part of a server in a cluster of several.
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// The member's name.
+    pub name: String,
+    /// `--initial-cluster`.
+    pub members: String,
+    /// Whether the cluster exists already.
+    pub joins: bool,
+}
+
 impl Server {
+    /// A member of a cluster, with its ports reserved and nothing started. Unlike a server that is alone it advertises
+    /// where it listens.
+    pub fn prepare(program: Program, arguments: &[&str]) -> Self {
+        Self::prepare_in(&std::env::temp_dir(), program, arguments)
+    }
+
+    fn prepare_in(parent: &Path, program: Program, arguments: &[&str]) -> Self {
+        Self {
+            program,
+            arguments: arguments.iter().map(|argument| argument.to_string()).collect(),
+            directory: tempfile::Builder::new()
+                .prefix("ringd-test-")
+                .tempdir_in(parent)
+                .expect("a temporary directory"),
+            client_port: Port::reserve(),
+            peer_port: Port::reserve(),
+            part: None,
+            child: None,
+        }
+    }
+
+    /// Says which part it has from its next start on.
+    pub fn set_part(&mut self, part: Part) {
+        self.part = Some(part);
+    }
+
+    /// The name it has in its cluster.
+    pub fn name(&self) -> &str {
+        self.part.as_ref().map_or("default", |part| &part.name)
+    }
+
     /// Starts `program` with an empty directory and flags beyond the usual ones, and waits until it serves.
     pub fn start(program: Program, arguments: &[&str]) -> Self {
         Self::start_in(&std::env::temp_dir(), program, arguments)
@@ -119,17 +162,7 @@ impl Server {
     /// As `start`, with its directory in `parent`.
     pub fn start_in(parent: &Path, program: Program, arguments: &[&str]) -> Self {
         for attempt in 1.. {
-            let mut server = Self {
-                program,
-                arguments: arguments.iter().map(|argument| argument.to_string()).collect(),
-                directory: tempfile::Builder::new()
-                    .prefix("ringd-test-")
-                    .tempdir_in(parent)
-                    .expect("a temporary directory"),
-                client_port: Port::reserve(),
-                peer_port: Port::reserve(),
-                child: None,
-            };
+            let mut server = Self::prepare_in(parent, program, arguments);
             match server.try_restart() {
                 Ok(()) => return server,
                 Err(problem) if attempt < PORT_ATTEMPTS && server.log().contains("address already in use") => {
@@ -170,6 +203,12 @@ impl Server {
     }
 
     fn try_restart(&mut self) -> Result<(), String> {
+        self.spawn()?;
+        self.wait_until_healthy()
+    }
+
+    /// Starts the process, and does not wait for it.
+    pub fn spawn(&mut self) -> Result<(), String> {
         assert!(self.child.is_none(), "the server is running already");
         let log = fs::File::options()
             .create(true)
@@ -185,7 +224,7 @@ impl Server {
             .spawn()
             .map_err(|error| format!("{}: {error}", self.program.path().display()))?;
         self.child = Some(child);
-        self.wait_until_healthy()
+        Ok(())
     }
 
     /// A program on this server's directory and ports, with the flags that every server gets and this one's own.
@@ -202,15 +241,25 @@ impl Server {
                 "--listen-peer-urls=http://127.0.0.1:{}",
                 self.peer_port.number()
             ))
-            .arg("--advertise-client-urls=http://127.0.0.1:2379")
-            .arg("--initial-advertise-peer-urls=http://127.0.0.1:2380")
-            .arg("--initial-cluster=default=http://127.0.0.1:2380")
             .arg("--log-level=warn")
             .args(&self.arguments);
+        match &self.part {
+            None => command
+                .arg("--advertise-client-urls=http://127.0.0.1:2379")
+                .arg("--initial-advertise-peer-urls=http://127.0.0.1:2380")
+                .arg("--initial-cluster=default=http://127.0.0.1:2380"),
+            Some(part) => command
+                .arg(format!("--advertise-client-urls=http://{}", self.address()))
+                .arg(format!("--initial-advertise-peer-urls=http://{}", self.peer_address()))
+                .arg(format!("--name={}", part.name))
+                .arg(format!("--initial-cluster={}", part.members))
+                .args(part.joins.then_some("--initial-cluster-state=existing")),
+        };
         command
     }
 
-    fn wait_until_healthy(&mut self) -> Result<(), String> {
+    /// Waits until the process answers that it is healthy.
+    pub fn wait_until_healthy(&mut self) -> Result<(), String> {
         let deadline = Instant::now() + START_TIMEOUT;
         let mut last = String::from("no answer");
         while Instant::now() < deadline {
@@ -307,6 +356,11 @@ impl Server {
     /// The process id of the running server.
     pub fn process_id(&self) -> u32 {
         self.child.as_ref().expect("the server is running").id()
+    }
+
+    /// Whether it was started, and not stopped or killed since.
+    pub fn is_started(&self) -> bool {
+        self.child.is_some()
     }
 
     /// True while the process has not ended.

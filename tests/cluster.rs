@@ -1,0 +1,11 @@
+//! Clusters of three processes: that they answer as one of three etcds does, and that nothing acknowledged is lost
+//! while members are killed, paused and started again.
+
+mod support;
+
+#[path = "cluster/etcdctl.rs"]
+mod etcdctl;
+#[path = "cluster/failures.rs"]
+mod failures;
+#[path = "cluster/members.rs"]
+mod members;

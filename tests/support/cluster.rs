@@ -1,0 +1,213 @@
+//! Clusters of servers as child processes: of ringd, of etcd, or mixed.
+
+use std::{
+    collections::BTreeMap,
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use ringd::proto::etcdserverpb as pb;
+
+use super::{
+    etcd::{MOVE_LEADER, STATUS},
+    grpc::{Channel, Status},
+    server::{Part, Program, Server, tool},
+};
+
+/// How long a cluster may take to agree on something, on a loaded machine.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+/// etcdctl's own time-outs: by itself it gives up after 2 and 5 seconds, which a loaded machine may take.
+const PATIENT: [&str; 2] = ["--dial-timeout=60s", "--command-timeout=60s"];
+/// Names of the members that found a cluster.
+const NAMES: [&str; 5] = ["one", "two", "three", "four", "five"];
+
+/// What every member of ringd is started with: several share the machine.
+const SMALL: [&str; 2] = ["--cores=1", "--memory-budget=128MiB"];
+
+/// A cluster. Its members are killed when it is dropped.
+pub struct Cluster {
+    pub members: Vec<Server>,
+}
+
+/// What a command printed and how it ended.
+#[derive(Debug, PartialEq)]
+pub struct Printed {
+    pub out: String,
+    pub error: String,
+    pub code: Option<i32>,
+}
+
+fn arguments(program: Program) -> &'static [&'static str] {
+    if program == Program::Ringd { &SMALL } else { &[] }
+}
+
+impl Cluster {
+    /// Founds a cluster of one member of each program, and waits until all of them serve.
+    pub fn start(programs: &[Program]) -> Self {
+        let members = programs
+            .iter()
+            .map(|program| Server::prepare(*program, arguments(*program)))
+            .collect();
+        let mut cluster = Self { members };
+        let list = cluster.list(NAMES.iter().map(|name| name.to_string()));
+        for (member, name) in cluster.members.iter_mut().zip(NAMES) {
+            member.set_part(Part {
+                name: name.to_string(),
+                members: list.clone(),
+                joins: false,
+            });
+            member.spawn().expect("a member starts");
+        }
+        cluster.wait();
+        cluster
+    }
+
+    /// Of three members of one program.
+    pub fn of_three(program: Program) -> Self {
+        Self::start(&[program; 3])
+    }
+
+    fn list(&self, names: impl Iterator<Item = String>) -> String {
+        let members = names.zip(&self.members);
+        let members = members.map(|(name, member)| format!("{name}=http://{}", member.peer_address()));
+        members.collect::<Vec<_>>().join(",")
+    }
+
+    /// A further member, prepared and not started: its peer URL is what `member add` is told.
+    pub fn prepare(&mut self, program: Program, name: &str) -> usize {
+        self.members.push(Server::prepare(program, arguments(program)));
+        let names = self.members.iter().map(|member| member.name().to_string());
+        let mut names: Vec<String> = names.collect();
+        *names.last_mut().expect("the new one") = name.to_string();
+        let members = self.list(names.into_iter());
+        let part = Part {
+            name: name.to_string(),
+            members,
+            joins: true,
+        };
+        self.members.last_mut().expect("the new one").set_part(part);
+        self.members.len() - 1
+    }
+
+    /// Waits until every member that was started serves.
+    pub fn wait(&mut self) {
+        for member in &mut self.members {
+            if member.is_started()
+                && let Err(problem) = member.wait_until_healthy()
+            {
+                panic!("{problem}\n{}", member.log());
+            }
+        }
+    }
+
+    /// The clients' addresses of all members.
+    pub fn addresses(&self) -> Vec<String> {
+        self.members.iter().map(Server::address).collect()
+    }
+
+    /// Runs etcdctl of 3.7.1 against members, all of them where none are named.
+    pub fn etcdctl(&self, members: &[usize], arguments: &[&str]) -> Printed {
+        let all: Vec<usize> = (0..self.members.len()).collect();
+        let chosen = if members.is_empty() { &all } else { members };
+        let endpoints: Vec<String> = chosen.iter().map(|member| self.members[*member].address()).collect();
+        let output = Command::new(tool("reference/etcdctl"))
+            .env_clear()
+            .arg(format!("--endpoints={}", endpoints.join(",")))
+            .args(PATIENT)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .output()
+            .expect("etcdctl runs");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Printed {
+            out: text(&output.stdout),
+            error: without_log(&text(&output.stderr)),
+            code: output.status.code(),
+        }
+    }
+
+    /// A member's status; `None` when it does not answer.
+    pub async fn status(&self, member: usize) -> Option<pb::StatusResponse> {
+        let channel = Channel::connect(&self.members[member].address()).await.ok()?;
+        let asked = channel.call(STATUS, &pb::StatusRequest {});
+        tokio::time::timeout(Duration::from_secs(5), asked).await.ok()?.ok()
+    }
+
+    /// The member that leads, once it says so itself and a majority says the same.
+    pub async fn leader(&self) -> usize {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let mut said: BTreeMap<u64, usize> = BTreeMap::new();
+            let mut own = Vec::new();
+            for member in 0..self.members.len() {
+                if let Some(status) = self.status(member).await {
+                    *said.entry(status.leader).or_default() += 1;
+                    own.push((member, status.header.map_or(0, |header| header.member_id)));
+                }
+            }
+            let majority = self.members.len() / 2 + 1;
+            let leader = said.iter().find(|(id, count)| **id != 0 && **count >= majority);
+            let leader = leader.and_then(|(leader, _)| own.iter().find(|(_, id)| id == leader));
+            if let Some((member, _)) = leader {
+                return *member;
+            }
+            assert!(Instant::now() < deadline, "nobody leads: {said:?}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Has `member` lead.
+    pub async fn lead(&self, member: usize) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let leader = self.leader().await;
+            if leader == member {
+                return;
+            }
+            let target = self.id(member).await;
+            let channel = Channel::connect(&self.members[leader].address())
+                .await
+                .expect("a connection");
+            let request = pb::MoveLeaderRequest { target_id: target };
+            let moved: Result<pb::MoveLeaderResponse, Status> = channel.call(MOVE_LEADER, &request).await;
+            assert!(Instant::now() < deadline, "leadership is not moved: {moved:?}");
+        }
+    }
+
+    /// A member's id.
+    pub async fn id(&self, member: usize) -> u64 {
+        let status = self.status(member).await.expect("a member that answers");
+        status.header.expect("a header").member_id
+    }
+
+    /// Waits until all members that run have applied the same, and hold the same. Clients have to be quiet.
+    pub async fn settle(&mut self) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let mut hashes = Vec::new();
+            for member in 0..self.members.len() {
+                if !self.members[member].is_running() {
+                    continue;
+                }
+                let Ok(channel) = Channel::connect(&self.members[member].address()).await else {
+                    continue;
+                };
+                let hash = super::etcd::hash_at(&channel, 0).await;
+                let told = |hash: pb::HashKvResponse| (hash.hash, hash.compact_revision, hash.hash_revision);
+                hashes.push(hash.map(told).ok());
+            }
+            if hashes.iter().all(|hash| hash.is_some() && *hash == hashes[0]) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "members differ: {hashes:?}");
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+/// etcdctl's own log on stderr names addresses and times; what it says in words is what counts.
+fn without_log(text: &str) -> String {
+    let lines = text.lines().filter(|line| !line.starts_with('{'));
+    lines.map(|line| format!("{line}\n")).collect()
+}
