@@ -121,8 +121,6 @@ fn requests_are_refused_in_etcds_words() {
         (answer.status, answer.body)
     };
     let error = |status: u16, text: &str| (status, format!("{text}\n"));
-    let unprocessed = error(500, "error processing raft message");
-    let from = [("X-Server-From", "a9")];
     let heartbeat = encoded(&message(MessageType::MsgHeartbeat, 0x77, OURS));
     assert_eq!(text("POST /raft", &[], &heartbeat), (204, String::new()));
     let wrong_cluster = [("X-Etcd-Cluster-ID", "c2")];
@@ -146,6 +144,23 @@ fn requests_are_refused_in_etcds_words() {
         text("GET /raft/stream/message/a2", &[], &[]),
         error(412, "to field mismatch")
     );
+    member.wait("for all connections to end", |seen| seen.served == 0);
+}
+
+#[test]
+fn messages_and_strangers_are_refused() {
+    logged();
+    let (member, address) = member(nowhere());
+    let text = |line, fields: &[(&str, &str)], body: &[u8]| {
+        let answer = ask(&address, line, fields, body);
+        (answer.status, answer.body)
+    };
+    let error = |status: u16, text: &str| (status, format!("{text}\n"));
+    let unprocessed = error(500, "error processing raft message");
+    let from = [("X-Server-From", "a9")];
+    let wrong_cluster = [("X-Etcd-Cluster-ID", "c2")];
+    ask(&address, "POST /raft", &wrong_cluster, &[]);
+    ask(&address, "POST /raft", &[("X-Server-Version", "2.3.0")], &[]);
     let unknown = error(404, "error sender not found");
     let urls = [("X-PeerURLs", "http://10.0.0.9:2380,http://10.0.0.8:2380")];
     assert_eq!(text("GET /raft/stream/msgapp/a7", &urls, &[]), unknown);

@@ -197,6 +197,9 @@ fn etcd_3_5_1_and_our_member_are_a_cluster() {
     works_with(Program::Etcd351);
 }
 
+/// A request line, fields, and a body.
+type Asked<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a [u8]);
+
 /// Requests that are refused, and those that need nobody: answer for answer as etcd has it.
 #[test]
 fn peers_are_answered_as_by_etcd() {
@@ -217,7 +220,7 @@ fn peers_are_answered_as_by_etcd() {
     };
     let _member = Member::start(setup, listener);
     let wrong = ("X-Etcd-Cluster-ID", "c2");
-    let cases: [(&str, &[(&str, &str)], &[u8]); 18] = [
+    let cases: [Asked; 18] = [
         ("GET /raft", &[], b""),
         ("POST /raft", &[wrong], b""),
         ("POST /raft", &[("X-Server-Version", "2.9.0")], b""),

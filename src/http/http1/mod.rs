@@ -94,12 +94,9 @@ impl Connection {
         }
     }
 
-    /// Bounds the bodies of requests from here on, also that of the one that just began.
+    /// Bounds the bodies of requests from here on, also that of the one whose head was just handed out.
     pub fn set_max_body(&mut self, max_body: u64) {
         self.max_body = max_body;
-        if self.body.as_ref().is_some_and(|body| body.announced() > max_body) {
-            self.refuse(413, "request body too large");
-        }
     }
 
     /// Takes bytes from the peer.
@@ -167,15 +164,11 @@ impl Connection {
                 return None;
             }
         };
-        if body.announced() > self.max_body {
-            self.refuse(413, "request body too large");
-            return None;
-        }
         self.response = Response::Due;
         self.is_head = request.method == "HEAD";
         self.is_old = request.minor_version == 0;
         self.keep_alive = request.keep_alive;
-        if request.expects_continue && !body.is_empty() {
+        if request.expects_continue && !body.is_empty() && body.announced() <= self.max_body {
             self.output().extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
         }
         self.body = Some(body);
@@ -184,6 +177,10 @@ impl Connection {
 
     fn next_piece(&mut self) -> Option<Event> {
         let body = self.body.as_mut()?;
+        if body.announced() > self.max_body {
+            self.refuse(413, "request body too large");
+            return None;
+        }
         match body.next(&mut self.input, self.max_body) {
             Ok(Piece::Data(data)) => Some(Event::Body(data)),
             Ok(Piece::More) => None,

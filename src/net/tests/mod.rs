@@ -6,7 +6,7 @@ use crate::http;
 use crate::limits;
 use crate::reactor::Doorbell;
 use crate::reactor::accept::{Accepted, Acceptor, Goes, Target};
-use crate::reactor::serve::{BellWaiter, CoreOptions, ServeCore, run_blocking, sleep};
+use crate::reactor::serve::{BellWaiter, CoreOptions, ServeCore, Stream, run_blocking, sleep, spawn};
 use crate::reactor::socket::{ListenAddress, ListenOptions, ListenSocket};
 use bytes::{Bytes, BytesMut};
 use std::io::{Read, Write};
@@ -125,6 +125,15 @@ impl Service for Echo {
     fn http_gone(&mut self, net: &mut Net, exchange: Exchange) {
         assert!(net.respond(exchange, 200, &[], b"").is_err());
         self.seen.gone.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn takes_over(&self, listener: usize, request: &http::http1::Request) -> bool {
+        listener == 0 && request.path() == "/take"
+    }
+
+    fn take_over(&mut self, stream: Stream, connection: http::http1::Connection, request: http::http1::Request) {
+        assert_eq!(request.path(), "/take");
+        spawn(http1::count_body(stream, connection));
     }
 
     fn turn_end(&mut self, net: &mut Net) {
