@@ -4,6 +4,7 @@
 //! tells of the process. A series whose occasion does not exist here is there and 0, as in an etcd that never had it.
 //! `ringd_request_duration_seconds` is ours: etcd's histogram of the same begins at a millisecond.
 
+mod peers;
 mod process;
 mod unused;
 mod watching;
@@ -54,6 +55,7 @@ impl Api {
             put_leases(&mut text, status);
         }
         self.put_versions(&mut text);
+        peers::put(&mut text, self.settings.identity.member_id, &self.settings.peers);
         unused::put(&mut text);
         watching::put(&mut text, registry);
         put_health(&mut text, registry);

@@ -23,6 +23,7 @@ use crate::proto::etcdserverpb::RangeRequest;
 use crate::proto::health::HealthCheckRequest;
 use crate::raft::messages::{Dropped, Reply, Request};
 use crate::raft::transport::Transport;
+use crate::raft::transport::counters::Counters;
 use crate::reactor::mailbox::Sender;
 use crate::reactor::serve::{Notify, Stream};
 use crate::state::depth::decode;
@@ -61,6 +62,8 @@ pub struct Settings {
     pub offers: Arc<[Offer]>,
     /// What the cores count.
     pub metrics: Arc<Registry>,
+    /// What is counted of other members.
+    pub peers: Arc<Counters>,
 }
 
 /// A call and the key of its state.

@@ -188,6 +188,7 @@ impl Seat {
             Err(error) => return tracing::error!("a serve core can't start: {error}"),
         };
         let pages = PageReads::new(file, self.cache_bytes);
+        let counters = self.settings.peers.clone();
         let api = Api::new(
             self.settings,
             self.index,
@@ -213,7 +214,7 @@ impl Seat {
             Err(error) => return tracing::error!("a serve core can't be woken: {error}"),
         };
         let peers = self.peers.map(|(local, seat)| {
-            let peers = Peers::start(local, Arc::default(), seat);
+            let peers = Peers::start(local, counters, seat);
             connections.with(|api, _| api.serve_peers(peers.transport().clone()));
             peers
         });
@@ -293,6 +294,7 @@ fn settings(config: &Config, budget: &Budget, identity: Identity, metrics: Arc<c
         request_timeout: Duration::from_secs(5) + 2 * config.election_timeout,
         progress_interval: config.progress_interval,
         metrics,
+        peers: Arc::default(),
         // Reads may hold twice as much for a time.
         read_memory: ReadMemory::new(budget.reads / 2),
         offers: listener_kinds(config).into_iter().map(|(_, offer)| offer).collect(),
