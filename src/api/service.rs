@@ -23,7 +23,6 @@ use crate::proto::etcdserverpb::RangeRequest;
 use crate::proto::health::HealthCheckRequest;
 use crate::raft::messages::{Dropped, Reply, Request};
 use crate::raft::transport::Transport;
-use crate::raft::transport::counters::Counters;
 use crate::reactor::mailbox::Sender;
 use crate::reactor::serve::{Notify, Stream};
 use crate::state::depth::decode;
@@ -63,7 +62,7 @@ pub struct Settings {
     /// What the cores count.
     pub metrics: Arc<Registry>,
     /// What is counted of other members.
-    pub peers: Arc<Counters>,
+    pub peers: Arc<crate::raft::transport::counters::Counters>,
 }
 
 /// A call and the key of its state.

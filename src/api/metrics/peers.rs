@@ -1,11 +1,14 @@
 //! Series about other members: what their connections carry, and whether they live. There are none of a sole member.
 
-use crate::metrics::Kind::{Counter, Gauge, Histogram};
+use crate::metrics::Kind::{self, Counter, Gauge, Histogram};
 use crate::metrics::{Cell, SharedHistogram, Text};
 use crate::raft::transport::counters::{Counters, PeerCounters, SnapshotCounters};
 
 /// A number of one peer.
 type Number = fn(&PeerCounters) -> &Cell;
+
+/// Of snapshots: name, kind, help and the number.
+type SnapshotNumber = (&'static str, Kind, &'static str, fn(&SnapshotCounters) -> &Cell);
 
 /// By whose id the peer is told.
 const TO: &str = "To";
@@ -108,7 +111,7 @@ fn put_snapshots(text: &mut Text, direction: &Direction, peers: &[(String, &Peer
         let all = peers.iter().map(|(id, peer)| (id, of(peer)));
         all.filter(|(_, counters)| had_any(counters))
     };
-    let numbers: [(&'static str, _, &str, fn(&SnapshotCounters) -> &Cell); 3] = [
+    let numbers: [SnapshotNumber; 3] = [
         (
             direction.succeeded,
             Counter,
