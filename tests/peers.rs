@@ -65,3 +65,72 @@ fn peers_are_answered_as_etcd_does() {
         }
     }
 }
+
+/// What members ask the leader: requests by hand, with their bodies.
+#[cfg(feature = "blackbox")]
+#[test]
+fn questions_to_the_leader_are_answered_as_etcd_does() {
+    use prost::Message;
+    use ringd::proto::etcdserverpb::{
+        LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest, LeaseTimeToLiveRequest,
+    };
+    use ringd::proto::leasepb::LeaseInternalRequest;
+
+    let servers = [Program::Ringd, Program::Reference].map(|program| Server::start(program, &[]));
+    for server in &servers {
+        support::block_on(async {
+            let channel = support::grpc::Channel::connect(&server.address())
+                .await
+                .expect("a connection");
+            let request = LeaseGrantRequest { ttl: 90, id: 5 };
+            let granted = channel
+                .call::<LeaseGrantResponse>(support::etcd::LEASE_GRANT, &request)
+                .await;
+            assert_eq!(granted.map(|granted| granted.id), Ok(5));
+        });
+    }
+    let renew = |id| LeaseKeepAliveRequest { id }.encode_to_vec();
+    let left = |id, keys| {
+        let asked = Some(LeaseTimeToLiveRequest { id, keys });
+        LeaseInternalRequest {
+            lease_time_to_live_request: asked,
+        }
+        .encode_to_vec()
+    };
+    let cases: [(&str, &str, Vec<u8>); 14] = [
+        ("POST", "/leases", renew(5)),
+        ("POST", "/leases", renew(6)),
+        ("POST", "/leases", vec![0xff]),
+        ("POST", "/leases", vec![0; 70_000]),
+        ("GET", "/leases", vec![]),
+        ("POST", "/leases/internal", left(6, false)),
+        ("POST", "/leases/internal", vec![0xff]),
+        ("PUT", "/leases/internal", vec![]),
+        ("POST", "/leases/other", vec![]),
+        ("POST", "/members/promote/12", vec![]),
+        ("POST", "/members/promote/x", vec![]),
+        ("POST", "/members/promote/-1", vec![]),
+        ("POST", "/members/promote/", vec![]),
+        ("GET", "/members/promote/12", vec![]),
+    ];
+    let mut differences = Vec::new();
+    for (method, target, body) in cases {
+        let [ours, theirs] = [&servers[0], &servers[1]].map(|server| {
+            let address = server.peer_address();
+            let length = body.len();
+            let mut request = format!(
+                "{method} {target} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n"
+            )
+            .into_bytes();
+            request.extend_from_slice(&body);
+            support::http::answer_to(&address, method, &request).comparable()
+        });
+        if ours != theirs {
+            let length = body.len();
+            differences.push(format!(
+                "{method} {target} with {length} bytes:\n ours   {ours:?}\n theirs {theirs:?}"
+            ));
+        }
+    }
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+}

@@ -1,7 +1,8 @@
 //! What a serve core asks of its log core: tokens for the answers, bounds on what is not answered, and its time-out.
 
 use super::error;
-use super::service::{Api, Waiting};
+use super::service::Api;
+use super::waiting::Waiting;
 use crate::grpc::{Code, Status};
 use crate::limits::{API_MAILBOX_LANE, API_WAITING, API_WAITING_BYTES};
 use crate::net::Net;

@@ -1,7 +1,8 @@
 //! Changes of the membership and of who leads: the Cluster service, and `MoveLeader` (`etcd-surface` 4.10).
 
 use super::error;
-use super::service::{Api, Caller, Waiting};
+use super::service::{Api, Caller};
+use super::waiting::Waiting;
 use crate::config::values;
 use crate::grpc::{Code, Status};
 use crate::net::Net;
@@ -26,8 +27,14 @@ pub(super) enum Changed {
     Removed,
     /// `MemberUpdate`.
     Updated,
-    /// `MemberPromote`.
-    Promoted,
+    /// `MemberPromote`, of this id.
+    Promoted(u64),
+}
+
+/// What the log core is asked for a promotion.
+pub(super) fn promotion(token: u64, id: u64, member: u64) -> Request {
+    let change = MemberChange::Promote(member);
+    Request::ChangeMembers { token, id, change }
 }
 
 /// A member as clients are told of it.
@@ -84,7 +91,12 @@ impl Api {
 
     pub(super) fn member_promote(&mut self, net: &mut Net, caller: Caller, message: Bytes) -> Result<(), Status> {
         let request: MemberPromoteRequest = decode(message).map_err(|error| error::status(&error))?;
-        self.change_members(net, caller, Changed::Promoted, MemberChange::Promote(request.id));
+        self.change_members(
+            net,
+            caller,
+            Changed::Promoted(request.id),
+            MemberChange::Promote(request.id),
+        );
         Ok(())
     }
 
@@ -104,6 +116,12 @@ impl Api {
         result: Result<Vec<Member>, MemberError>,
     ) {
         let members = match result {
+            Err(MemberError::NotLeader) => {
+                if let Changed::Promoted(id) = changed {
+                    return self.forward_promotion(net, caller, id);
+                }
+                return self.fail(net, caller, &refused(MemberError::NotLeader));
+            }
             Ok(members) => members.iter().map(message_of).collect::<Vec<_>>(),
             Err(error) => return self.fail(net, caller, &refused(error)),
         };
@@ -120,7 +138,7 @@ impl Api {
             }
             Changed::Removed => self.answer(net, caller, &MemberRemoveResponse { header, members }),
             Changed::Updated => self.answer(net, caller, &MemberUpdateResponse { header, members }),
-            Changed::Promoted => self.answer(net, caller, &MemberPromoteResponse { header, members }),
+            Changed::Promoted(_) => self.answer(net, caller, &MemberPromoteResponse { header, members }),
         }
     }
 

@@ -6,7 +6,8 @@
 
 use super::error;
 use super::maintenance::StatusFor;
-use super::service::{Api, Caller, Waiting};
+use super::service::{Api, Caller};
+use super::waiting::Waiting;
 use crate::grpc::Status;
 use crate::limits::{API_WAITING, API_WAITING_BYTES};
 use crate::net::Net;

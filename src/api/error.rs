@@ -64,6 +64,11 @@ pub fn dropped(reason: Dropped) -> Status {
     }
 }
 
+/// This member knows no leader.
+pub fn no_leader() -> Status {
+    Status::new(Code::Unavailable, "etcdserver: no leader")
+}
+
 /// The member is stopping.
 pub fn stopped() -> Status {
     Status::new(Code::Unavailable, "etcdserver: server stopped")

@@ -8,7 +8,8 @@ use super::confirm::Read;
 use super::health::{self, Check, Failure, Kind};
 use super::maintenance::StatusFor;
 use super::peer;
-use super::service::{Api, Waiting};
+use super::service::Api;
+use super::waiting::Waiting;
 use crate::grpc::Status;
 use crate::http::date::Civil;
 use crate::http::http1;
@@ -123,9 +124,12 @@ enum Route {
 
 impl Api {
     /// Answers a plain request, now or when the member's state is known.
-    pub(super) fn http(&mut self, net: &mut Net, exchange: Exchange, request: &http1::Request) {
+    pub(super) fn http(&mut self, net: &mut Net, exchange: Exchange, request: &http1::Request, body: &[u8]) {
         let listener = net.peer(exchange.connection).map_or(0, |peer| peer.listener);
         let offer = self.settings.offers.get(listener).copied().unwrap_or_default();
+        if offer == Offer::Peer && self.peer_asks(net, exchange, request, body) {
+            return;
+        }
         match route(offer, request) {
             Route::Answer(response) => respond(net, exchange, offer, &response),
             Route::Page(Page::Checks { kind, checks, verbose }) if !checks.iter().any(|check| check.needs_status()) => {
@@ -204,7 +208,7 @@ impl Api {
     }
 }
 
-fn respond(net: &mut Net, exchange: Exchange, offer: Offer, response: &Response) {
+pub(super) fn respond(net: &mut Net, exchange: Exchange, offer: Offer, response: &Response) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let date = Civil::from_unix(now.as_secs()).to_string();
     let mut fields: Vec<(&str, &str)> = Vec::with_capacity(8);
@@ -215,6 +219,15 @@ fn respond(net: &mut Net, exchange: Exchange, offer: Offer, response: &Response)
     fields.push(("Date", &date));
     // An exchange whose peer is gone needs no answer.
     let _ = net.respond(exchange, response.status, &fields, response.body.as_bytes());
+}
+
+/// Answers another member's question.
+pub(super) fn respond_protobuf(net: &mut Net, exchange: Exchange, body: &[u8]) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let date = Civil::from_unix(now.as_secs()).to_string();
+    let fields = [("Content-Type", "application/protobuf"), ("Date", &date)];
+    // An exchange whose peer is gone needs no answer.
+    let _ = net.respond(exchange, 200, &fields, body);
 }
 
 fn route(offer: Offer, request: &http1::Request) -> Route {

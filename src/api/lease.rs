@@ -4,9 +4,10 @@ use super::answer::encode;
 use super::error;
 use super::kv::Field;
 use super::method::Method;
-use super::service::{Api, Caller, Waiting, WriteRequest};
+use super::service::{Api, Caller};
 use super::tasks::{Pace, Task};
-use crate::grpc::{Code, Status};
+use super::waiting::{Waiting, WriteRequest};
+use crate::grpc::Status;
 use crate::limits::{API_KEEP_ALIVES, API_SLICE_ROWS};
 use crate::net::Net;
 use crate::proto::etcdserverpb::{
@@ -88,7 +89,8 @@ impl Api {
 
     pub(super) fn renewed(&mut self, net: &mut Net, caller: Caller, id: i64, ttl_s: Option<i64>) {
         let Some(ttl) = ttl_s else {
-            return self.fail(net, caller, &Status::new(Code::Unknown, "not a primary lessor"));
+            // This member does not lead, or can't be sure.
+            return self.forward_keep_alive(net, caller, id);
         };
         let response = LeaseKeepAliveResponse {
             header: Some(self.header_now()),
@@ -111,10 +113,8 @@ impl Api {
     pub(super) fn lease_time_to_live(&mut self, net: &mut Net, caller: Caller, message: Bytes) -> Result<(), Status> {
         let request: LeaseTimeToLiveRequest = decode(message).map_err(|error| error::status(&error))?;
         let LeaseTimeToLiveRequest { id, keys } = request;
-        self.ask(net, Waiting::TimeToLive { caller, id }, |token| Request::TimeToLive {
-            token,
-            id,
-            keys,
+        self.ask(net, Waiting::TimeToLive { caller, id, keys }, |token| {
+            Request::TimeToLive { token, id, keys }
         });
         Ok(())
     }

@@ -4,7 +4,8 @@ use super::confirm::Read;
 use super::error;
 use super::kv::Field;
 use super::method::Method;
-use super::service::{Api, Caller, Waiting, WriteRequest};
+use super::service::{Api, Caller};
+use super::waiting::{Waiting, WriteRequest};
 use crate::grpc::{Code, Status};
 use crate::net::Net;
 use crate::proto::etcdserverpb::{

@@ -11,6 +11,7 @@ use super::http::Offer;
 use super::memory::ReadMemory;
 use super::method::Method;
 use super::records::PageReads;
+use super::waiting::Waiting;
 use crate::grpc::{Code, Request as GrpcRequest, Status};
 use crate::http::http1;
 use crate::limits::{API_HELD_BYTES, API_PART_BYTES};
@@ -22,7 +23,9 @@ use crate::net::{Call, Core, Exchange, Net, PeerInfo, Service};
 use crate::proto::etcdserverpb::RangeRequest;
 use crate::proto::health::HealthCheckRequest;
 use crate::raft::messages::{Dropped, Reply, Request};
-use crate::raft::transport::Transport;
+use crate::raft::standing::Standing;
+use crate::raft::transport::identity::Local;
+use crate::raft::transport::{Asker, Transport};
 use crate::reactor::mailbox::Sender;
 use crate::reactor::serve::{Notify, Stream};
 use crate::state::depth::decode;
@@ -63,6 +66,10 @@ pub struct Settings {
     pub metrics: Arc<Registry>,
     /// What is counted of other members.
     pub peers: Arc<crate::raft::transport::counters::Counters>,
+    /// This member, as it tells others of itself.
+    pub local: Local,
+    /// Its place in the cluster.
+    pub standing: Arc<Standing>,
 }
 
 /// A call and the key of its state.
@@ -96,47 +103,6 @@ pub(super) struct CallState {
     has_version: bool,
 }
 
-/// What a reply of the log core is for.
-pub(super) enum Waiting {
-    /// The answer to a write.
-    Write { caller: Caller, payload: WriteRequest },
-    /// A keep-alive of a stream.
-    KeepAlive { caller: Caller, id: i64 },
-    /// `LeaseTimeToLive`.
-    TimeToLive { caller: Caller, id: i64 },
-    /// `LeaseLeases`.
-    Leases { caller: Caller },
-    /// Reads that wait for the confirmation that what they will see is recent enough.
-    Reads { reads: Vec<super::confirm::Read> },
-    /// A change of the membership.
-    Members {
-        caller: Caller,
-        changed: super::cluster::Changed,
-    },
-    /// `MoveLeader`.
-    Transfer { caller: Caller },
-    /// A member's status, for an RPC or a plain HTTP request.
-    Status { want: super::maintenance::StatusFor },
-}
-
-/// What has to be known of a write to answer it.
-pub(super) enum WriteRequest {
-    /// `Put`.
-    Put,
-    /// `DeleteRange`.
-    Delete,
-    /// `Txn`.
-    Txn(Box<crate::proto::etcdserverpb::TxnRequest>),
-    /// `Compact`.
-    Compact,
-    /// `LeaseGrant`.
-    LeaseGrant,
-    /// `LeaseRevoke`.
-    LeaseRevoke,
-    /// `Alarm`.
-    Alarm,
-}
-
 /// The services of one core.
 pub struct Api {
     pub(super) settings: Settings,
@@ -160,6 +126,10 @@ pub struct Api {
     pub(super) stopping: bool,
     /// On the core where peers' connections live, what serves them.
     pub(super) transport: Option<Transport>,
+    /// Asks other members.
+    pub(super) asker: Asker,
+    /// Requests that are passed on to the leader.
+    pub(super) forwards: usize,
 }
 
 impl Api {
@@ -173,6 +143,7 @@ impl Api {
         readers: Readers,
     ) -> Api {
         let next_request_id = settings.request_ids.wrapping_add((core as u64) << 40);
+        let asker = Asker::new(settings.local.clone());
         let watches = super::watch::Watches::new(&settings, core, index.pin().view().revision);
         Api {
             settings,
@@ -191,6 +162,8 @@ impl Api {
             ended: Vec::new(),
             stopping: false,
             transport: None,
+            asker,
+            forwards: 0,
         }
     }
 
@@ -220,6 +193,7 @@ impl Api {
             | Reply::Renewed { token, .. }
             | Reply::TimeToLive { token, .. }
             | Reply::Leases { token, .. }
+            | Reply::Leader { token, .. }
             | Reply::Readable { token }
             | Reply::Members { token, .. }
             | Reply::LeaderMoved { token, .. }
@@ -229,6 +203,8 @@ impl Api {
             return;
         };
         match (reply, waiting) {
+            (reply, Waiting::Task { answer }) => answer.came(Ok(reply)),
+            (reply, Waiting::Peer { question }) => self.peer_answered(net, question, reply),
             (
                 Reply::Applied {
                     outcome, view, hold, ..
@@ -238,9 +214,10 @@ impl Api {
                 self.applied(net, caller, payload, outcome, &view, hold);
             }
             (Reply::Renewed { ttl_s, .. }, Waiting::KeepAlive { caller, id }) => self.renewed(net, caller, id, ttl_s),
-            (Reply::TimeToLive { lease, .. }, Waiting::TimeToLive { caller, id }) => {
-                self.time_to_live_known(net, caller, id, lease);
-            }
+            (Reply::TimeToLive { lease, .. }, Waiting::TimeToLive { caller, id, keys }) => match lease {
+                Ok(lease) => self.time_to_live_known(net, caller, id, lease),
+                Err(_) => self.forward_time_to_live(net, caller, id, keys),
+            },
             (Reply::Leases { ids, .. }, Waiting::Leases { caller }) => self.leases_known(net, caller, ids),
             (Reply::Status { status, .. }, Waiting::Status { want }) => self.status_known(net, want, &status),
             (Reply::Members { result, .. }, Waiting::Members { caller, changed }) => {
@@ -265,6 +242,8 @@ impl Api {
             | Waiting::Leases { caller } => self.fail(net, caller, status),
             Waiting::Reads { reads } => self.reads_failed(net, reads, status),
             Waiting::Status { want } => self.status_unknown(net, want, status),
+            Waiting::Task { answer } => answer.came(Err(status.clone())),
+            Waiting::Peer { question } => self.peer_given_up(net, question, status),
         }
     }
 
@@ -524,8 +503,8 @@ impl Service for Api {
         }
     }
 
-    fn http_request(&mut self, net: &mut Net, exchange: Exchange, request: http1::Request, _body: Vec<u8>) {
-        self.http(net, exchange, &request);
+    fn http_request(&mut self, net: &mut Net, exchange: Exchange, request: http1::Request, body: Vec<u8>) {
+        self.http(net, exchange, &request, &body);
     }
 
     fn turn_end(&mut self, net: &mut Net) {
@@ -536,6 +515,7 @@ impl Service for Api {
 
     fn shutting_down(&mut self, net: &mut Net) {
         self.stopping = true;
+        self.asker.stop();
         let endless = |method: Method| method.streams_requests() || method == Method::HealthWatch;
         let streams = self.calls.iter().filter(|(_, state)| endless(state.method));
         let streams: Vec<_> = streams

@@ -346,6 +346,8 @@ pub const IMPORT_SKIPPED_MAX: usize = 16;
 pub const API_MAILBOX_LANE: usize = 0;
 /// Requests of a serve core that the log core has not answered, and bytes of the proposals among them.
 pub const API_WAITING: usize = 65_536;
+/// Requests of a serve core that are passed on to the leader at once.
+pub const API_FORWARDS: usize = 16_384;
 pub const API_WAITING_BYTES: usize = 64 << 20;
 /// Keep-alives of a stream that are not answered; with more, no more of them are taken.
 pub const API_KEEP_ALIVES: usize = 1024;

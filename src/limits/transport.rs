@@ -57,6 +57,14 @@ pub const SNAPSHOT_ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Longest body of an answer that is read, where the answer is no stream.
 pub const ANSWER_BYTES_MAX: u64 = 64 << 10;
+/// Longest body of an answer to what members ask each other: a lease with many keys.
+pub const ASKED_BYTES_MAX: u64 = 64 << 20;
+/// Questions of one serve core to other members under way at once, each on a connection; and connections kept.
+pub const ASKING_CONNECTIONS: usize = 16;
+/// Longest body of a question about a lease, etcd's number.
+pub const LEASE_QUESTION_BYTES_MAX: usize = 64 << 10;
+/// Pause between two attempts to ask the leader, etcd's.
+pub const ASK_PAUSE: Duration = Duration::from_millis(50);
 /// Longest message in front of a snapshot, etcd's number.
 pub const SNAPSHOT_MESSAGE_BYTES_MAX: usize = 64 << 20;
 /// Connections of peers that are served at once, and not more.

@@ -17,6 +17,7 @@ use super::proposals::Proposals;
 use super::publication::Publication;
 use super::reads::{Asker, Reads};
 use super::replica::{Identity, Replica, ReplicaError};
+use super::standing::Standing;
 use super::waiters::{Waiter, Waiters};
 use crate::config::values::AutoCompaction;
 use crate::io::disk::{Completion, Disk};
@@ -108,6 +109,7 @@ pub struct LogCore {
     pub(super) published_index: u64,
     /// For the transport of peers' messages.
     pub(super) to_peers: Vec<ToPeers>,
+    pub(super) standing: Arc<Standing>,
     pub(super) refused: Refused,
     next_tick: Duration,
     pub(super) was_leader: bool,
@@ -158,6 +160,7 @@ impl LogCore {
             published: false,
             published_index: 0,
             to_peers: Vec::new(),
+            standing: Arc::default(),
             refused: Refused::default(),
             next_tick: Duration::ZERO,
             was_leader: false,
@@ -190,6 +193,11 @@ impl LogCore {
     /// The leader's id, 0 when there is none known.
     pub fn leader(&mut self) -> u64 {
         self.replica.node().leader()
+    }
+
+    /// Where serve cores see this member's place in the cluster.
+    pub fn standing(&self) -> &Arc<Standing> {
+        &self.standing
     }
 
     /// The last entry of this member's log.
@@ -229,9 +237,10 @@ impl LogCore {
             }
             Request::MoveLeader { token, to } => self.move_leader(Waiter { core, token }, to, now),
             Request::Renew { token, id } => self.renew(Waiter { core, token }, id, now),
-            Request::TimeToLive { token, id, keys } => {
-                let lease = self.state.lessor().time_to_live(id, keys, now);
-                self.replies.push((core, Reply::TimeToLive { token, lease }));
+            Request::TimeToLive { token, id, keys } => self.time_to_live(Waiter { core, token }, id, keys, now),
+            Request::Leader { token } => {
+                let leader = self.leader_place();
+                self.replies.push((core, Reply::Leader { token, leader }));
             }
             Request::Leases { token } => self.lists.push(Waiter { core, token }),
             Request::Status { token } => {
@@ -300,6 +309,7 @@ impl LogCore {
         let checkpointing = self.checkpoint(disk, now)?;
         let compacting = self.compact_some(disk, now)?;
         self.publish_if_needed();
+        self.note_standing();
         self.answer_reads(now);
         self.list_leases();
         Ok(applying || checkpointing || compacting)

@@ -3,7 +3,7 @@
 
 use super::auto_compaction::Moment;
 use super::core::LogCore;
-use super::messages::Reply;
+use super::messages::{LeaderPlace, NotPrimary, Reply};
 use super::reads::Asker;
 use super::waiters::Waiter;
 use crate::limits::{LEASE_CHECKPOINTS_PER_TURN, LEASE_REVOKES_PER_TURN};
@@ -49,6 +49,43 @@ impl LogCore {
                 ttl_s,
             },
         ));
+    }
+
+    /// Tells what is left of a lease, once this member is known to lead still and to have applied what others may know
+    /// of already.
+    pub(super) fn time_to_live(&mut self, waiter: Waiter, id: i64, keys: bool, now: Duration) {
+        if self.was_leader && !self.replica.node().is_sole_voter() {
+            self.reads.ask(Asker::TimeToLive(waiter, id, keys), now);
+        } else {
+            self.time_to_live_confirmed(waiter, id, keys, now);
+        }
+    }
+
+    pub(super) fn time_to_live_confirmed(&mut self, waiter: Waiter, id: i64, keys: bool, now: Duration) {
+        let Waiter { core, token } = waiter;
+        let lease = if self.was_leader {
+            Ok(self.state.lessor().time_to_live(id, keys, now))
+        } else {
+            Err(NotPrimary)
+        };
+        self.replies.push((core, Reply::TimeToLive { token, lease }));
+    }
+
+    /// Who leads, and where.
+    pub(super) fn leader_place(&mut self) -> Option<LeaderPlace> {
+        let leader = self.replica.node().leader();
+        let member = self.state.members().get(leader)?;
+        Some(LeaderPlace {
+            is_self: leader == self.member_id,
+            peer_urls: member.peer_urls.clone(),
+        })
+    }
+
+    /// Lets serve cores see this member's place in the cluster.
+    pub(super) fn note_standing(&mut self) {
+        let own = self.state.members().get(self.member_id);
+        let is_learner = own.is_some_and(|member| member.is_learner);
+        self.standing.set(self.replica.node().leader(), is_learner);
     }
 
     pub(super) fn expire_leases(&mut self, now: Duration) {

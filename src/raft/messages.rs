@@ -50,6 +50,11 @@ pub enum Request {
         /// The asker's.
         token: u64,
     },
+    /// Who leads. Answered by `Leader`.
+    Leader {
+        /// The asker's.
+        token: u64,
+    },
     /// The member's state. Answered by `Status`.
     Status {
         /// The asker's.
@@ -118,8 +123,15 @@ pub enum Reply {
     TimeToLive {
         /// The asker's.
         token: u64,
-        /// The answer.
-        lease: Option<TimeToLive>,
+        /// The answer; only the leader has one.
+        lease: Result<Option<TimeToLive>, NotPrimary>,
+    },
+    /// Who leads.
+    Leader {
+        /// The asker's.
+        token: u64,
+        /// `None` when nobody is known to.
+        leader: Option<LeaderPlace>,
     },
     /// All lease ids.
     Leases {
@@ -156,6 +168,19 @@ pub enum Reply {
     },
     /// A new view was published: watches may have something to send.
     Published,
+}
+
+/// Only the leader knows when leases end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotPrimary;
+
+/// Where the leader is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaderPlace {
+    /// It is this member.
+    pub is_self: bool,
+    /// Where its peers reach it.
+    pub peer_urls: Vec<String>,
 }
 
 /// A change of the membership.

@@ -24,6 +24,7 @@ mod reads;
 pub mod replica;
 mod restore;
 mod room;
+pub mod standing;
 pub mod storage;
 pub mod transport;
 mod waiters;

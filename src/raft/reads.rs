@@ -22,6 +22,8 @@ pub(super) enum Asker {
     Reader(Waiter),
     /// The renewal of a lease, on the leader.
     Renewal(Waiter, i64),
+    /// What is left of a lease, and whether its keys are wanted, on the leader.
+    TimeToLive(Waiter, i64, bool),
 }
 
 /// One who waits, and since when.
@@ -139,7 +141,7 @@ impl LogCore {
             late.extend(round.askers.extract_if(.., is_late));
         }
         for (_, asker) in late {
-            let (Asker::Reader(waiter) | Asker::Renewal(waiter, _)) = asker;
+            let (Asker::Reader(waiter) | Asker::Renewal(waiter, _) | Asker::TimeToLive(waiter, ..)) = asker;
             self.drop_waiter(waiter, Dropped::NoLeader);
         }
     }
@@ -168,6 +170,7 @@ impl LogCore {
                 match asker {
                     Asker::Reader(Waiter { core, token }) => self.replies.push((core, Reply::Readable { token })),
                     Asker::Renewal(waiter, id) => self.renew_confirmed(waiter, id, now),
+                    Asker::TimeToLive(waiter, id, keys) => self.time_to_live_confirmed(waiter, id, keys, now),
                 }
             }
         }

@@ -135,7 +135,7 @@ impl Cores {
             acceptor_bell,
         };
         let registry = Arc::new(Api::registry(roles.serve.len()));
-        let settings = settings(config, budget, member.identity, registry);
+        let settings = settings(config, budget, member, registry);
         let net = net_options(config, budget, roles.serve.len());
         let cache_bytes = budget.page_caches / roles.serve.len();
         for (number, role) in roles.serve.iter().enumerate() {
@@ -279,7 +279,8 @@ async fn take_replies(
     }
 }
 
-fn settings(config: &Config, budget: &Budget, identity: Identity, metrics: Arc<crate::metrics::Registry>) -> Settings {
+fn settings(config: &Config, budget: &Budget, member: &Member, metrics: Arc<crate::metrics::Registry>) -> Settings {
+    let identity = member.identity;
     Settings {
         identity: api::Identity {
             cluster_id: identity.cluster_id,
@@ -295,6 +296,8 @@ fn settings(config: &Config, budget: &Budget, identity: Identity, metrics: Arc<c
         progress_interval: config.progress_interval,
         metrics,
         peers: Arc::default(),
+        local: local(config, identity),
+        standing: member.standing.clone(),
         // Reads may hold twice as much for a time.
         read_memory: ReadMemory::new(budget.reads / 2),
         offers: listener_kinds(config).into_iter().map(|(_, offer)| offer).collect(),

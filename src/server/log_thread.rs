@@ -8,6 +8,7 @@ use crate::raft::boot::{self, Boot, BootError};
 use crate::raft::core::{Fatal, LogCore};
 use crate::raft::messages::{FromPeers, Reply, Request, ToPeers};
 use crate::raft::replica::Identity;
+use crate::raft::standing::Standing;
 use crate::reactor::disk::DiskOptions;
 use crate::reactor::log::{LogReactor, Writer};
 use crate::reactor::mailbox::{Place, Receiver, Refused, Sender};
@@ -102,6 +103,8 @@ pub struct Member {
     pub identity: Identity,
     /// What serve cores read.
     pub index: Arc<crate::mvcc::index::Index<crate::mvcc::view::View>>,
+    /// Its place in the cluster.
+    pub standing: Arc<Standing>,
 }
 
 /// How a start went.
@@ -136,6 +139,7 @@ impl LogThread {
         let _ = started.send(Ok(Member {
             identity: core.identity(),
             index: core.state().index().clone(),
+            standing: core.standing().clone(),
         }));
         let Ok(mut ports) = ports.recv() else { return Ok(()) };
         serve(&mut core, &mut reactor, &mut ports, &self.ending, began)

@@ -1,12 +1,17 @@
 //! Every member serves: whatever is asked of one is seen at the others, whoever leads and of whatever kind they are.
 
+use std::time::Duration;
+
 use ringd::proto::etcdserverpb as pb;
 
 use crate::support::{
     block_on,
     cluster::{Cluster, PATIENCE},
-    etcd::{PUT, RANGE, WATCH, create_watch, get, put},
-    grpc::{Channel, Stream},
+    etcd::{
+        LEASE_GRANT, LEASE_KEEP_ALIVE, LEASE_LEASES, LEASE_REVOKE, LEASE_TIME_TO_LIVE, PUT, RANGE, WATCH, create_watch,
+        get, put,
+    },
+    grpc::{Channel, Status, Stream},
     server::Program,
 };
 
@@ -69,6 +74,64 @@ async fn events(watch: &mut Stream, count: usize) -> Vec<String> {
     keys
 }
 
+/// Leases granted, kept alive, looked at and revoked through each member.
+async fn leases_live_everywhere(cluster: &Cluster) {
+    let channels = channels(cluster).await;
+    for (granter, channel) in channels.iter().enumerate() {
+        let id = 1000 + granter as i64;
+        let request = pb::LeaseGrantRequest { ttl: 100, id };
+        let granted: pb::LeaseGrantResponse = channel.call(LEASE_GRANT, &request).await.expect("a lease");
+        assert_eq!((granted.id, granted.ttl), (id, 100));
+        let with_lease = pb::PutRequest {
+            lease: id,
+            ..put(format!("leased/{granter}"), "x")
+        };
+        let _: pb::PutResponse = channel.call(PUT, &with_lease).await.expect("a write");
+        for (other, channel) in channels.iter().enumerate() {
+            assert_eq!(kept_alive(channel, id).await, Ok(100), "kept alive at {other}");
+            assert_eq!(kept_alive(channel, 77).await, Ok(0), "no such lease at {other}");
+            let told = time_to_live(channel, id).await.expect("a lease's time");
+            assert!((99..=100).contains(&told.ttl), "at {other}: {told:?}");
+            assert_eq!((told.granted_ttl, told.id), (100, id));
+            assert_eq!(told.keys, [format!("leased/{granter}").into_bytes()]);
+            let unknown = time_to_live(channel, 77).await.expect("an answer");
+            assert_eq!((unknown.ttl, unknown.granted_ttl, unknown.id), (-1, 0, 77));
+            let listed: pb::LeaseLeasesResponse = channel
+                .call(LEASE_LEASES, &pb::LeaseLeasesRequest {})
+                .await
+                .expect("a list");
+            assert!(listed.leases.iter().any(|lease| lease.id == id), "listed at {other}");
+        }
+        let revoker = &channels[(granter + 1) % channels.len()];
+        let request = pb::LeaseRevokeRequest { id };
+        let _: pb::LeaseRevokeResponse = revoker.call(LEASE_REVOKE, &request).await.expect("a revocation");
+        for (other, channel) in channels.iter().enumerate() {
+            assert_eq!(
+                value(channel, &format!("leased/{granter}")).await,
+                None,
+                "read at {other}"
+            );
+        }
+    }
+}
+
+async fn kept_alive(channel: &Channel, id: i64) -> Result<i64, Status> {
+    let mut stream = channel.stream(LEASE_KEEP_ALIVE, &[]).await?;
+    stream.send(&pb::LeaseKeepAliveRequest { id })?;
+    let answer: pb::LeaseKeepAliveResponse = stream.next().await?.expect("an answer");
+    let header = answer.header.expect("a header");
+    assert!(header.cluster_id != 0 && header.member_id != 0 && header.revision > 0 && header.raft_term > 0);
+    assert_eq!(answer.id, id);
+    Ok(answer.ttl)
+}
+
+async fn time_to_live(channel: &Channel, id: i64) -> Result<pb::LeaseTimeToLiveResponse, Status> {
+    let request = pb::LeaseTimeToLiveRequest { id, keys: true };
+    let answer: pb::LeaseTimeToLiveResponse = channel.call(LEASE_TIME_TO_LIVE, &request).await?;
+    assert!(answer.header.as_ref().is_some_and(|header| header.revision > 0));
+    Ok(answer)
+}
+
 #[test]
 fn writes_and_watches_through_every_member() {
     let mut cluster = Cluster::of_three(Program::subject());
@@ -81,6 +144,34 @@ fn writes_and_watches_through_every_member() {
     });
 }
 
+#[test]
+fn leases_through_every_member() {
+    let cluster = Cluster::of_three(Program::subject());
+    block_on(leases_live_everywhere(&cluster));
+}
+
+/// A lease that is kept alive at a follower outlives its time, and ends when nobody keeps it alive.
+#[test]
+fn a_lease_lives_by_keep_alives_at_a_follower() {
+    let cluster = Cluster::of_three(Program::subject());
+    block_on(async {
+        cluster.lead(0).await;
+        let channels = channels(&cluster).await;
+        let request = pb::LeaseGrantRequest { ttl: 3, id: 5 };
+        let _: pb::LeaseGrantResponse = channels[1].call(LEASE_GRANT, &request).await.expect("a lease");
+        for _ in 0..12 {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            assert_eq!(kept_alive(&channels[2], 5).await, Ok(3));
+        }
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        while time_to_live(&channels[1], 5).await.expect("an answer").ttl != -1 {
+            assert!(tokio::time::Instant::now() < deadline, "the lease does not end");
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        assert_eq!(kept_alive(&channels[2], 5).await, Ok(0));
+    });
+}
+
 /// Two of ringd and one of etcd: each leads in turn, and all see the same.
 #[test]
 fn a_mixed_cluster_replicates_both_ways() {
@@ -89,6 +180,7 @@ fn a_mixed_cluster_replicates_both_ways() {
         for leader in [1, 0, 2] {
             cluster.lead(leader).await;
             writes_are_seen_everywhere(&cluster, &format!("led by {leader}")).await;
+            leases_live_everywhere(&cluster).await;
             cluster.settle().await;
         }
     });

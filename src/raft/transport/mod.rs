@@ -14,4 +14,5 @@ pub mod identity;
 pub mod outbox;
 pub mod wire;
 
+pub use driver::{Asker, PeerAnswer, Question};
 pub use driver::{LocalFuture, Sink, SnapshotBody, SnapshotSource, Transport};

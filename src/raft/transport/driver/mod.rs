@@ -5,6 +5,7 @@
 //! missing, and a probe. What comes goes to the [`Sink`] if it is in order; what can't be sent is dropped, and raft
 //! told that the peer can't be reached. Nothing waits for a peer longer than `limits::transport::CONNECTION_SILENCE`.
 
+mod ask;
 mod clock;
 mod connections;
 mod dial;
@@ -19,6 +20,7 @@ mod url;
 mod wait;
 mod write;
 
+pub use ask::{Asker, PeerAnswer, Question};
 pub use served::SnapshotBody;
 
 use self::connections::Connections;
