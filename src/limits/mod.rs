@@ -220,7 +220,7 @@ pub const WAL_SEGMENT_BYTES: u64 = 64_000_000;
 /// A batch takes what has gathered until it is this long; a larger entry is a batch of its own.
 pub const WAL_BATCH_BYTES_MAX: usize = 1 << 20;
 /// A batch whose tail was cut reaches at most so far behind the cut, by all that etcd's default for the size of a
-/// request allows; a start writes so many zeros behind the log's end.
+/// request allows; a start writes so many zeros behind the log's end, or more where requests may be larger.
 pub const WAL_CUT_BYTES_MAX: usize = 4 << 20;
 /// Buffers of written batches are kept for reuse up to this size.
 pub const WAL_SPARE_BUFFER_BYTES_MAX: usize = 2 << 20;

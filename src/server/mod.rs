@@ -13,7 +13,7 @@ mod origin;
 mod peers;
 
 use crate::config::{CLUSTER_VERSION, Config, ETCD_VERSION, WalWriter};
-use crate::limits::{BOOT_DECODERS_MAX, PIN_BYTES_MAX, SHUTDOWN_CORE, pages::RESERVE_PAGES};
+use crate::limits::{BOOT_DECODERS_MAX, GRPC_OVERHEAD_BYTES, PIN_BYTES_MAX, SHUTDOWN_CORE, pages::RESERVE_PAGES};
 use crate::mvcc::readers::Readers;
 use crate::raft::boot::{Boot, BootError};
 use crate::raft::core::{Fatal, Options};
@@ -241,6 +241,7 @@ fn boot(config: &Config, roles: &Roles, budget: &Budget, readers: &Readers, orig
     let wal = wal::Options {
         max_wals: config.max_wals,
         unsafe_no_fsync: config.unsafe_no_fsync,
+        entry_bytes_max: config.max_request_bytes.saturating_add(GRPC_OVERHEAD_BYTES),
         pad_batches: config.wal_pad_batches,
         ..wal::Options::new(rand::random(), 0..wal::TOKENS)
     };

@@ -44,6 +44,9 @@ pub struct Options {
     /// Every batch ends at a block, so that no block with acknowledged bytes is ever written again: for media on which
     /// a power cut can damage the whole block that is being written.
     pub pad_batches: bool,
+    /// Bytes of the largest entry. What a batch that was cut may have left behind the log's end is overwritten as far
+    /// as that, and 4 MiB at least.
+    pub entry_bytes_max: usize,
     /// The tokens the writer submits its operations with, at least [`TOKENS`].
     pub tokens: Range<u64>,
 }
@@ -60,6 +63,7 @@ impl Options {
             max_wals: 5,
             unsafe_no_fsync: false,
             pad_batches: false,
+            entry_bytes_max: limits::WAL_BATCH_BYTES_MAX,
             tokens,
         }
     }

@@ -16,6 +16,9 @@ use crate::limits::{WAL_CUT_BYTES_MAX, WAL_PIECE_BYTES};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+/// More than what the log adds to an entry's data: mark, frame, the entry's own fields, padding.
+const ENTRY_OVERHEAD: usize = 2 * ALIGNMENT;
+
 /// A tail that was cut off.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Repair {
@@ -89,10 +92,13 @@ pub fn write_again<D: Disk + ?Sized>(
     };
     let to = match (scanned.key, repair) {
         (None, _) => length,
-        (Some(_), repair) => end + repair.map_or(0, |cut| cut.bytes as usize).max(WAL_CUT_BYTES_MAX),
+        (Some(_), repair) => {
+            let reach = WAL_CUT_BYTES_MAX.max(options.entry_bytes_max.saturating_add(ENTRY_OVERHEAD));
+            end.saturating_add(repair.map_or(0, |cut| cut.bytes as usize).max(reach))
+        }
     };
     let from = from / ALIGNMENT * ALIGNMENT;
-    let to = to.next_multiple_of(ALIGNMENT).min(length);
+    let to = to.min(length).next_multiple_of(ALIGNMENT);
     write(disk, segment.file, &segment.bytes, from..to)?;
     sync(disk, segment.file, options)
 }

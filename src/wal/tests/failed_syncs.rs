@@ -72,6 +72,39 @@ fn rule_1_what_a_failed_sync_dropped_is_written_again_before_anything_follows_it
     }
 }
 
+/// A tail that was cut by a start whose sync failed does not come back with the next power cut, however long it was.
+#[test]
+fn rule_1_a_cut_that_was_never_durable_is_made_again() {
+    const LARGE: usize = 6 << 20;
+    let options = Options {
+        segment_bytes: 16 << 20,
+        entry_bytes_max: LARGE,
+        ..options()
+    };
+    let mut cuts = 0;
+    for seed in 0..12 {
+        let mut bench = Bench::new(FaultyDisk::new(seed), options.clone());
+        bench.put(1, 1, 3000);
+        bench.flush();
+        bench.put(1, 2, LARGE);
+        bench.submit();
+        bench.disk.power_cut(seed);
+        // The first sync is of what is read, the second of what is cut.
+        die_of_a_failed_sync(&mut bench.disk, &options, 1, seed);
+        let recovered = recover(&mut bench.disk, Path::new(DIRECTORY), options.clone(), 0, 0).unwrap();
+        if recovered.entries.len() > 1 {
+            continue;
+        }
+        cuts += 1;
+        bench.disk.power_cut(seed);
+        let inode = bench.disk.volume().resolve(&bench.segment_path(0)).unwrap();
+        let mut behind = vec![0; options.segment_bytes as usize];
+        bench.disk.volume().contents(inode).unwrap().read(8192, &mut behind);
+        assert!(behind.iter().all(|&byte| byte == 0), "seed {seed}: some of it is back");
+    }
+    assert!(cuts > 5, "{cuts}");
+}
+
 #[test]
 fn rule_1_of_a_segment_of_etcds_all_is_written_again() {
     for seed in 0..20 {
