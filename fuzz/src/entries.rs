@@ -34,6 +34,7 @@ const fn entry(name: &'static str, length_max: usize, run: fn(&[u8])) -> Entry {
 pub const ENTRIES: &[Entry] = &[
     entry("http2", 8_192, http::fuzz::connection),
     entry("http1", 4_096, http::fuzz::http1),
+    entry("http1_client", 4_096, http::fuzz::responses),
     entry("hpack", 4_096, |input| {
         http::fuzz::hpack(input);
         http::fuzz::huffman_string(input);

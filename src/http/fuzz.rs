@@ -149,3 +149,30 @@ pub fn http1(input: &[u8]) {
         connection.take_output(Vec::new(), now);
     }
 }
+
+/// Responses on one connection, cut at the length that the first byte says.
+pub fn responses(input: &[u8]) {
+    let Some((&length, stream)) = input.split_first() else {
+        return;
+    };
+    let mut responses = http1::client::Responses::new(10_000);
+    let mut body = 0;
+    for part in stream.chunks(1 + usize::from(length)).chain([&[][..]]) {
+        responses.receive(part);
+        loop {
+            match responses.next_event() {
+                Ok(Some(http1::client::ResponseEvent::Head(head))) => {
+                    body = 0;
+                    let _ = head.get("content-length");
+                }
+                Ok(Some(http1::client::ResponseEvent::Body(part))) => {
+                    body += part.len();
+                    assert!(body <= 10_000);
+                }
+                Ok(Some(http1::client::ResponseEvent::End)) => {}
+                Ok(None) => break,
+                Err(_) => return,
+            }
+        }
+    }
+}

@@ -80,6 +80,8 @@ const _: () = assert!(STREAM_HEARTBEAT.as_nanos() * 2 < CONNECTION_SILENCE.as_na
 const _: () = assert!(PROBE_PAUSE.as_nanos() < CONNECTION_SILENCE.as_nanos());
 /// Bytes of requests that are not whole, over all connections: no few peers, or who says so, fill the memory.
 pub const BODIES_BYTES_MAX: usize = 2 * MESSAGE_BYTES_MAX;
+/// Lines of the log about peers that do something wrong, in a second: who alternates between two wrongs fills no disk.
+pub const COMPLAINTS_PER_SECOND: u32 = 10;
 /// Peers that counters are kept for, over the life of the process.
 pub const COUNTED_PEERS_MAX: usize = 128;
 /// One report that a peer can't be reached, in this time; raft learns nothing from more.

@@ -408,3 +408,16 @@ fn a_removed_member_is_told_so() {
     assert_eq!(member.seen().removed_by.len(), 1);
     member.tell(Command::Propose(Vec::new()));
 }
+
+/// Strangers who name themselves take the places of each other, and no more memory than there are places.
+#[test]
+fn strangers_are_few() {
+    let (member, address) = member(nowhere());
+    let fields = [("X-PeerURLs", "http://10.0.0.9:2380")];
+    for id in 0x100..0x140 {
+        let line = format!("GET /raft/stream/message/{id:x}");
+        assert_eq!(ask(&address, &line, &fields, &[]).status, 404);
+    }
+    let seen = member.wait("to learn", |seen| seen.learned.len() == 0x40);
+    assert_eq!(seen.learned.last().map(|(id, _)| *id), Some(0x13f));
+}

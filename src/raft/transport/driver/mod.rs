@@ -87,6 +87,8 @@ struct Inner {
     body_bytes: Cell<usize>,
     /// What was last said of whom in the log.
     complaints: RefCell<BTreeMap<String, String>>,
+    /// Such lines since when.
+    complaint_lines: Cell<Option<(Instant, u32)>>,
     told_removed: Cell<bool>,
 }
 
@@ -126,14 +128,46 @@ impl Inner {
         let is_sound = !urls.is_empty()
             && urls.len() <= limits::URLS_MAX
             && urls.iter().all(|url| url::PeerUrl::parse(url).is_ok());
-        if is_known || !is_sound || self.learned.borrow().len() >= limits::LEARNED_MAX {
+        if is_known || !is_sound {
             return;
         }
+        self.make_room_to_learn();
         let id_text = format!("{id:x}");
-        tracing::info!("remote-peer-id" = id_text, "remote-peer-urls" = ?urls, "added new remote peer");
+        tracing::info!(
+            "remote-peer-id" = id_text,
+            "remote-peer-urls" = urls.join(","),
+            "added new remote peer"
+        );
         let peer = Peer::new(self, id, urls.clone());
         self.learned.borrow_mut().insert(id, peer);
         self.sink.learned(id, urls);
+    }
+
+    /// Forgets one who was learned of if there are too many: one to whom nothing comes through, if there is such a one.
+    fn make_room_to_learn(&self) {
+        let mut learned = self.learned.borrow_mut();
+        if learned.len() < limits::LEARNED_MAX {
+            return;
+        }
+        let silent = learned.iter().find(|(_, peer)| peer.active_since().is_none());
+        let oldest = silent.or_else(|| learned.iter().next()).map(|(id, _)| *id);
+        if let Some(peer) = oldest.and_then(|id| learned.remove(&id)) {
+            peer.stop();
+        }
+    }
+
+    /// Whether another line about what is wrong may be written now.
+    fn may_complain(&self) -> bool {
+        let now = Instant::now();
+        let (since, lines) = self.complaint_lines.get().unwrap_or((now, 0));
+        let (since, lines) = if now >= since + Duration::from_secs(1) {
+            (now, 0)
+        } else {
+            (since, lines)
+        };
+        let may = lines < limits::COMPLAINTS_PER_SECOND;
+        self.complaint_lines.set(Some((since, lines + u32::from(may))));
+        may
     }
 
     /// Logs what is wrong with somebody, unless that was the last thing that was said of them.
@@ -141,7 +175,7 @@ impl Inner {
         let reason = reason.to_string();
         let said = format!("{what}: {reason}");
         let mut complaints = self.complaints.borrow_mut();
-        if complaints.get(about) == Some(&said) {
+        if complaints.get(about) == Some(&said) || !self.may_complain() {
             return;
         }
         tracing::warn!("remote-peer-id" = about, error = shortened_reason(&reason), "{what}");
@@ -176,6 +210,7 @@ impl Transport {
                 served: Rc::default(),
                 body_bytes: Cell::new(0),
                 complaints: RefCell::default(),
+                complaint_lines: Cell::new(None),
                 told_removed: Cell::new(false),
             }),
         }
@@ -244,7 +279,11 @@ impl Transport {
                 None if inner.served.is_ended() => {}
                 None => {
                     let id_text = format!("{id:x}");
-                    tracing::info!("remote-peer-id" = id_text, "remote-peer-urls" = ?urls, "added remote peer");
+                    tracing::info!(
+                        "remote-peer-id" = id_text,
+                        "remote-peer-urls" = urls.join(","),
+                        "added remote peer"
+                    );
                     let peer = Peer::new(inner, id, urls);
                     inner.members.borrow_mut().insert(id, peer.clone());
                     peer.start();
