@@ -9,14 +9,12 @@ use crate::mvcc::record::KeyValueView;
 use crate::mvcc::revision::Revision;
 use crate::mvcc::view::View;
 use crate::pages::{Corrupt, PageAddress, PageCache, ReadFailure, Record, RecordId, RecordScan};
-use crate::reactor::serve::PageFileReader;
+use crate::reactor::serve::{self, PageFileReader};
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
 use std::cell::{RefCell, RefMut};
-use std::future::{Future, poll_fn};
 use std::ops::ControlFlow;
 use std::rc::Rc;
-use std::task::Poll;
 
 /// Why a record can't be had.
 #[derive(Debug)]
@@ -98,7 +96,7 @@ impl PageReads {
             .iter()
             .map(|address| self.file.read(address.offset(), address.length()));
         let mut damaged = Vec::new();
-        for (address, read) in addresses.iter().zip(join(reads).await) {
+        for (address, read) in addresses.iter().zip(serve::join(reads).await) {
             match self.insert(view, address, read) {
                 Ok(Ok(())) | Err(Unreadable::Expired) => {}
                 Ok(Err(corrupt)) => damaged.push((*address, corrupt)),
@@ -160,28 +158,6 @@ impl PageReads {
             .await?;
         length.ok_or_else(|| Unreadable::Corrupt(missing(revision)))
     }
-}
-
-/// What all the futures come to, in their order. For a few of them: each wake-up polls all that are not done.
-async fn join<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
-    let mut pending: Vec<_> = futures.map(|future| Some(Box::pin(future))).collect();
-    let mut done: Vec<Option<F::Output>> = pending.iter().map(|_| None).collect();
-    poll_fn(|context| {
-        for (place, output) in pending.iter_mut().zip(&mut done) {
-            if let Some(future) = place
-                && let Poll::Ready(ready) = future.as_mut().poll(context)
-            {
-                *output = Some(ready);
-                *place = None;
-            }
-        }
-        match pending.iter().all(Option::is_none) {
-            true => Poll::Ready(()),
-            false => Poll::Pending,
-        }
-    })
-    .await;
-    done.into_iter().flatten().collect()
 }
 
 fn record_id(revision: Revision) -> RecordId {

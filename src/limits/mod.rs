@@ -39,6 +39,8 @@ pub const RAFT_REFUSAL_REPORT: std::time::Duration = std::time::Duration::from_s
 pub const MEMBER_CONNECTED_LEAST: std::time::Duration = std::time::Duration::from_secs(5);
 /// A learner is promoted when it has this much of the leader's log, as etcd has it.
 pub const PROMOTION_MATCH_PERCENT: u64 = 90;
+/// A member that has installed a snapshot begins anew after this long, so that the sender gets its answer.
+pub const INSTALLED_MEMBER_STAYS: std::time::Duration = std::time::Duration::from_millis(300);
 /// A removed member goes on for this long, so that others hear of it.
 pub const REMOVED_MEMBER_STAYS: std::time::Duration = std::time::Duration::from_secs(1);
 /// How long a proposal waits for a leader, or for its entry to come back from one, beyond two election time-outs: as
@@ -389,6 +391,19 @@ pub const PEER_MAILBOX: usize = 4096;
 pub const PEER_LANE: usize = 0;
 /// How often it is looked who of the members is connected.
 pub const PEER_CONNECTED_LOOK: std::time::Duration = std::time::Duration::from_millis(250);
+/// Bytes a second of a snapshot to one follower, at most.
+pub const SNAPSHOT_BYTES_PER_SECOND: u64 = 128 << 20;
+/// Records that one step of a snapshot looks at: under 1 ms of work.
+pub const SNAPSHOT_STEP_RECORDS: usize = 256;
+/// Pages that a snapshot reads ahead.
+pub const SNAPSHOT_READS_AHEAD: usize = 16;
+/// Page cache of a snapshot that is sent.
+pub const SNAPSHOT_CACHE_BYTES: usize = 8 << 20;
+/// Bytes of a snapshot that is received, written at a time.
+pub const SNAPSHOT_WRITE_BYTES: usize = 1 << 20;
+/// How long the log core may take to say what becomes of a received snapshot, and how often that is looked at.
+pub const SNAPSHOT_TAKEN_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(30);
+pub const SNAPSHOT_TAKEN_LOOK: std::time::Duration = std::time::Duration::from_millis(5);
 /// How long another member is waited for when it is asked who is in its cluster.
 pub const PEER_ASK_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(2);
 /// Longest answer to that, in bytes.

@@ -6,6 +6,7 @@
 use super::checkpoint::Checkpoints;
 use super::core::{Fatal, LogCore, Options};
 use super::directory::open_pages;
+use super::install;
 use super::loader::Loader;
 use super::publication::Publication;
 use super::replica::{Applied, Founder, Replica, ReplicaError, ReplicaOptions};
@@ -146,6 +147,7 @@ pub(super) fn encode_membership(conf_state: &ConfState) -> Bytes {
 /// Starts a log core. A sole voter leads when this returns, has applied an entry of its own term and has published
 /// itself; any other has applied what it knows to be committed, and does the rest as it goes on.
 pub fn start<D: Disk>(disk: &mut D, boot: Boot, now: impl Fn() -> Duration) -> Result<LogCore, BootError> {
+    install::finish(disk, &boot)?;
     let store = open_pages(disk, &boot)?;
     let began = Instant::now();
     let state = restore(disk, &store, boot.lessor, boot.decoders)?;
@@ -217,7 +219,7 @@ fn founder(member: &Member) -> Founder {
     }
 }
 
-fn applied(root: &Root, path: &Path) -> Result<Applied, BootError> {
+pub(super) fn applied(root: &Root, path: &Path) -> Result<Applied, BootError> {
     let fields = root.fields();
     let conf_state = decode_membership(&fields.membership).map_err(|error| BootError::Page {
         path: path.to_path_buf(),

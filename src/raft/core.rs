@@ -21,7 +21,7 @@ use super::standing::Standing;
 use super::waiters::{Waiter, Waiters};
 use crate::config::values::AutoCompaction;
 use crate::io::disk::{Completion, Disk};
-use crate::limits::RAFT_CATCHUP_BYTES_MAX;
+use crate::limits::{INSTALLED_MEMBER_STAYS, RAFT_CATCHUP_BYTES_MAX};
 use crate::mvcc::readers::Readers;
 use crate::pages::{PageStore, StoreFailure};
 use crate::proto::etcdserverpb::AlarmType;
@@ -41,6 +41,9 @@ pub enum Fatal {
     /// A record that decides about an entry can't be had.
     #[error(transparent)]
     Load(#[from] LoadError),
+    /// A snapshot of another member took the place of this one's state: the member is to be started again.
+    #[error("the state of another member was installed; the member begins anew with it")]
+    Installed,
     /// The member was removed from its cluster.
     #[error("this member was removed from the cluster; its data directory can be deleted")]
     Removed,
@@ -111,6 +114,10 @@ pub struct LogCore {
     pub(super) to_peers: Vec<ToPeers>,
     pub(super) standing: Arc<Standing>,
     pub(super) refused: Refused,
+    /// Whether another member's state is to take the place of this one, which is not used any more then.
+    pub(super) is_replaced: bool,
+    /// Since when it can.
+    pub(super) installed_at: Option<Duration>,
     next_tick: Duration,
     pub(super) was_leader: bool,
     last_leader: u64,
@@ -162,6 +169,8 @@ impl LogCore {
             to_peers: Vec::new(),
             standing: Arc::default(),
             refused: Refused::default(),
+            is_replaced: false,
+            installed_at: None,
             next_tick: Duration::ZERO,
             was_leader: false,
             last_leader: 0,
@@ -298,6 +307,10 @@ impl LogCore {
     /// Does what can be done now. True when there is more to do at once.
     pub fn turn<D: Disk>(&mut self, disk: &mut D, now: Duration) -> Result<bool, Fatal> {
         self.check_removed(now)?;
+        self.check_replaced(now)?;
+        if self.is_replaced {
+            return Ok(false);
+        }
         self.tick(now);
         self.expire_leases(now);
         self.compact_by_itself(now);
@@ -322,10 +335,7 @@ impl LogCore {
         self.confirm_reads(now);
         self.replica.pump(disk, now);
         self.watch_transfer(now);
-        let messages = self.replica.node().take_messages();
-        if !messages.is_empty() {
-            self.to_peers.push(ToPeers::Messages(messages));
-        }
+        self.hand_out_messages();
     }
 
     /// Answers all who asked for the list of leases by one list: a turn makes at most one, however many ask.
@@ -496,6 +506,10 @@ impl LogCore {
         let lease = self.state.lessor().next_expiry().filter(|_| may_expire);
         let log = self.replica.wal_deadline();
         let compactor = self.compactor.as_ref().and_then(Compactor::deadline);
+        let replaced = self.installed_at.map(|at| at + INSTALLED_MEMBER_STAYS);
+        if let Some(replaced) = replaced {
+            return replaced;
+        }
         [lease, log, compactor, self.read_deadline(), self.transfer_deadline()]
             .into_iter()
             .flatten()

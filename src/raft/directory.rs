@@ -15,6 +15,12 @@ use std::path::{Path, PathBuf};
 
 /// The page file's name in `member/snap`.
 pub const PAGE_FILE: &str = "db.ringd";
+/// A page file made of a snapshot, whole and durable, that is to take the page file's place.
+pub const INSTALLING_FILE: &str = "db.ringd.installing";
+/// One that is being made, and the snapshot it is made of: of no use after a restart.
+pub const RECEIVED_FILE: &str = "db.ringd.received";
+/// See there.
+pub const SNAPSHOT_FILE: &str = "snapshot.received";
 /// The name of etcd's database in `member/snap`; in a directory of ours the guard's.
 pub const GUARD_FILE: &str = "db";
 /// The guard while it is being written.

@@ -4,8 +4,10 @@
 //! order; answers come when they are known, so not in order.
 
 use super::counters::Counters;
+use super::install::{Received, Taken};
 use crate::mvcc::readers::Hold;
 use crate::mvcc::view::View;
+use crate::pages::Root;
 use crate::proto::etcdserverpb::{AlarmMember, AlarmType};
 use crate::state::lease::TimeToLive;
 use crate::state::members::Member;
@@ -256,6 +258,10 @@ pub enum FromPeers {
         /// Whether they do.
         is_connected: bool,
     },
+    /// A snapshot was received, and a page file made of it.
+    Snapshot(Received),
+    /// The page file of the snapshot that is to be installed has the name that a start looks for, durably; or why not.
+    SnapshotInPlace(Result<(), String>),
     /// A snapshot was sent.
     SnapshotSent {
         /// To whom.
@@ -270,6 +276,15 @@ pub enum FromPeers {
 pub enum ToPeers {
     /// Messages that may leave now, each to its `to`.
     Messages(Vec<raft::eraftpb::Message>),
+    /// A snapshot: its message, and the state that goes with it.
+    Snapshot {
+        /// The message.
+        message: Box<raft::eraftpb::Message>,
+        /// The state.
+        root: Root,
+    },
+    /// What is to become of the snapshot that was handed over last.
+    SnapshotTaken(Result<Taken, String>),
     /// Who the others are.
     Members {
         /// All members but this one.

@@ -12,6 +12,7 @@ pub mod core;
 pub mod counters;
 pub mod directory;
 mod duties;
+pub mod install;
 mod loader;
 mod membership;
 pub mod memory;

@@ -10,7 +10,7 @@ use super::transport::gate::{self, RaftState};
 use crate::limits::{RAFT_REFUSAL_REPORT, RAFT_UNAPPLIED_BYTES_MAX};
 use crate::state::members::Members;
 use raft::StateRole;
-use raft::eraftpb::Message;
+use raft::eraftpb::{Message, MessageType, Snapshot, SnapshotMetadata};
 use std::time::Duration;
 
 /// Messages that the gate refused.
@@ -69,6 +69,11 @@ impl RaftState for Guarded<'_> {
 impl LogCore {
     /// Takes what the transport of peers' messages has.
     pub fn handle_peer(&mut self, event: FromPeers, now: Duration) {
+        let about_snapshots = matches!(event, FromPeers::Snapshot(_) | FromPeers::SnapshotInPlace(_));
+        if self.is_replaced && !about_snapshots {
+            // It would be the old state's answer.
+            return;
+        }
         let node = self.replica.node();
         match event {
             FromPeers::Message(message) => self.step(*message, now),
@@ -76,21 +81,56 @@ impl LogCore {
             FromPeers::SnapshotSent { id, received } => node.snapshot_sent(id, received),
             FromPeers::Removed => self.told_removed(now),
             FromPeers::Connected { id, is_connected } => self.connected(id, is_connected, now),
+            FromPeers::Snapshot(received) => self.take_snapshot(received, now),
+            FromPeers::SnapshotInPlace(result) => self.snapshot_in_place(result, now),
         }
     }
 
-    fn step(&mut self, message: Message, now: Duration) {
+    /// Whether the gate lets a message pass.
+    pub(super) fn admit(&mut self, message: &Message) -> Result<(), String> {
+        let guarded = Guarded {
+            node: self.replica.node(),
+            members: self.state.members(),
+        };
+        gate::check(message, &guarded).map_err(|refusal| refusal.to_string())
+    }
+
+    /// Gives out what raft wants sent; a snapshot with the state that it stands for.
+    pub(super) fn hand_out_messages(&mut self) {
+        let messages = self.replica.node().take_messages();
+        let is_snapshot = |message: &Message| message.get_msg_type() == MessageType::MsgSnapshot;
+        let (snapshots, messages): (Vec<Message>, Vec<Message>) = messages.into_iter().partition(is_snapshot);
+        if !messages.is_empty() {
+            self.to_peers.push(ToPeers::Messages(messages));
+        }
+        for mut message in snapshots {
+            let root = self.checkpoints.store().root().clone();
+            let fields = root.fields();
+            // The newest checkpoint may be newer than the one that raft knows of.
+            let metadata = SnapshotMetadata {
+                conf_state: super::boot::decode_membership(&fields.membership).ok(),
+                index: fields.applied_index,
+                term: fields.term,
+            };
+            message.snapshot = Some(Snapshot {
+                metadata: Some(metadata),
+                ..Default::default()
+            });
+            self.to_peers.push(ToPeers::Snapshot {
+                message: Box::new(message),
+                root,
+            });
+        }
+    }
+
+    pub(super) fn step(&mut self, message: Message, now: Duration) {
         let node = self.replica.node();
         let is_behind = node.log_bytes() > RAFT_UNAPPLIED_BYTES_MAX && !node.is_leader();
         if is_behind && !message.entries.is_empty() {
             // The leader hears nothing of it and tries again, as after a loss.
             return;
         }
-        let guarded = Guarded {
-            node,
-            members: self.state.members(),
-        };
-        if let Err(refusal) = gate::check(&message, &guarded) {
+        if let Err(refusal) = self.admit(&message) {
             self.refused.count += 1;
             if now >= self.refused.report_at {
                 tracing::warn!(

@@ -80,6 +80,14 @@ pub struct ListenSocket {
 }
 
 impl ListenSocket {
+    /// Another handle of the same socket: it listens until the last one is closed.
+    pub fn another(&self) -> std::io::Result<ListenSocket> {
+        Ok(ListenSocket {
+            socket: self.socket.try_clone()?,
+            address: self.address.clone(),
+        })
+    }
+
     /// Binds and listens. A wildcard address takes IPv4 and IPv6, as etcd's does, where the machine has IPv6.
     pub fn bind(address: &ListenAddress, options: ListenOptions) -> Result<ListenSocket, BindError> {
         let bound = match address {

@@ -90,7 +90,7 @@ fn peer_mailboxes(log_bell: &Doorbell, bell: &Doorbell) -> (PeerPort, PeerSeat) 
     let port = PeerPort {
         events,
         orders: order_sender,
-        members: None,
+        kept: Vec::new(),
     };
     let seat = PeerSeat {
         events: event_sender,
@@ -214,7 +214,7 @@ impl Seat {
             Err(error) => return tracing::error!("a serve core can't be woken: {error}"),
         };
         let peers = self.peers.map(|(local, seat)| {
-            let peers = Peers::start(local, counters, seat);
+            let peers = Peers::start(local, counters, seat, &self.page_file);
             connections.with(|api, _| api.serve_peers(peers.transport().clone()));
             peers
         });

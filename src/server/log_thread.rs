@@ -34,8 +34,8 @@ pub struct PeerPort {
     pub events: Receiver<FromPeers, 1>,
     /// What it is to do.
     pub orders: Sender<ToPeers, 1>,
-    /// Orders that found no room and must not be lost. The newest of them makes those before it needless.
-    pub members: Option<ToPeers>,
+    /// Orders that found no room and must not be lost: of each kind one or a few.
+    pub kept: Vec<ToPeers>,
 }
 
 /// All mailboxes of the log core.
@@ -204,11 +204,11 @@ fn take_events(core: &mut LogCore, port: &mut PeerPort, now: Duration) -> bool {
 /// Tells the transport what to do. Messages that find no room are lost, as they may be; who the members are is not.
 fn send_orders(core: &mut LogCore, port: &mut PeerPort) {
     let mut lost = Vec::new();
-    let waiting = port.members.take();
+    let waiting = std::mem::take(&mut port.kept);
     for order in waiting.into_iter().chain(core.take_to_peers()) {
         match port.orders.push(PEER_LANE, order) {
             Err(Refused::Full(ToPeers::Messages(messages))) => lost.extend(messages),
-            Err(Refused::Full(members @ ToPeers::Members { .. })) => port.members = Some(members),
+            Err(Refused::Full(order)) => port.kept.push(order),
             Ok(()) | Err(Refused::Closed(_)) => {}
         }
     }

@@ -11,6 +11,7 @@ mod log_thread;
 pub mod logging;
 mod origin;
 mod peers;
+mod snapshots;
 
 use crate::config::{CLUSTER_VERSION, Config, ETCD_VERSION, WalWriter};
 use crate::limits::{BOOT_DECODERS_MAX, GRPC_OVERHEAD_BYTES, PIN_BYTES_MAX, SHUTDOWN_CORE, pages::RESERVE_PAGES};
@@ -19,7 +20,8 @@ use crate::raft::boot::{Boot, BootError};
 use crate::raft::core::{Fatal, Options};
 use crate::raft::replica::ReplicaOptions;
 use crate::reactor::Doorbell;
-use crate::reactor::accept::Acceptor;
+use crate::reactor::ListenSocket;
+use crate::reactor::accept::{Acceptor, Goes};
 use crate::reactor::disk::{DiskOptions, WriteMethod};
 use crate::reactor::log::Writer;
 use crate::reactor::roles::{Allowance, Roles, RolesError, assign};
@@ -129,58 +131,101 @@ pub fn run(config: &Config) -> Result<(), ServerError> {
     let _locks = lock(config)?;
     let (ends, ended) = mpsc::channel();
     watch_signals(termination, ends.clone())?;
-    let end_of_log = Arc::new(Ending::default());
-    let log_bell = Doorbell::new("log").map_err(system("make a doorbell"))?;
-    let readers = Readers::new(roles.serve.len());
-    let (ports_sender, ports_receiver) = mpsc::channel();
-    let (started_sender, started) = mpsc::channel();
-    let thread = LogThread {
-        role: roles.log.clone(),
-        writer: writer(config.wal_writer),
-        disk: DiskOptions {
-            no_fsync: config.unsafe_no_fsync,
-            ..DiskOptions::default()
-        },
-        boot_cpus: roles.cpus(),
-        boot: boot(config, &roles, &budget, &readers, origin),
-        bell: log_bell.clone(),
-        ending: end_of_log.clone(),
+    let mut life = Life {
+        config,
+        roles,
+        budget,
+        listeners,
+        ends,
+        ended,
     };
-    let log = std::thread::Builder::new()
-        .name(roles.log.name.clone())
-        .spawn(move || {
-            let result = thread.run(&started_sender, &ports_receiver);
-            drop(started_sender);
-            let _ = ends.send(End::Log(result));
-        })
-        .map_err(system("start the log core's thread"))?;
-    let member = match started.recv() {
-        Ok(member) => member?,
-        Err(_) => return ending(ended.recv()),
-    };
-    let cores = Cores::start(config, &budget, &roles, &log_bell, &readers, &member)?;
-    let _ = ports_sender.send(cores.ports);
-    let acceptor =
-        Acceptor::start(listeners, cores.targets, &cores.acceptor_bell).map_err(system("start accepting"))?;
-    say_ready(config, cores.serving.len());
-    let end = ended.recv();
-    tracing::info!("stopping");
-    if matches!(end, Ok(End::Signal)) {
-        end_of_log.leave(&log_bell);
-    }
-    acceptor.stop();
-    cores.stops.iter().for_each(StopCore::stop);
-    for core in cores.serving {
-        core.join(SHUTDOWN_CORE);
-    }
-    end_of_log.stop(&log_bell);
-    match end {
-        Ok(End::Signal) => {
-            let end = ending(ended.recv());
-            let _ = log.join();
-            end
+    let mut origin = origin;
+    loop {
+        match life.live(origin) {
+            // The state of another member was installed: its log says who this one is.
+            Err(ServerError::Fatal(Fatal::Installed)) => origin = Origin::default(),
+            end => return end,
         }
-        other => ending(other),
+    }
+}
+
+/// What stays over the lives of a member in one process.
+struct Life<'a> {
+    config: &'a Config,
+    roles: Roles,
+    budget: Budget,
+    listeners: Vec<(ListenSocket, Goes)>,
+    ends: mpsc::Sender<End>,
+    ended: mpsc::Receiver<End>,
+}
+
+impl Life<'_> {
+    /// Serves until the member is told to stop, can't go on, or is to begin anew.
+    fn live(&mut self, origin: Origin) -> Result<(), ServerError> {
+        let Life {
+            config,
+            roles,
+            budget,
+            listeners,
+            ends,
+            ended,
+        } = self;
+        let ends = ends.clone();
+        let end_of_log = Arc::new(Ending::default());
+        let log_bell = Doorbell::new("log").map_err(system("make a doorbell"))?;
+        let readers = Readers::new(roles.serve.len());
+        let (ports_sender, ports_receiver) = mpsc::channel();
+        let (started_sender, started) = mpsc::channel();
+        let thread = LogThread {
+            role: roles.log.clone(),
+            writer: writer(config.wal_writer),
+            disk: DiskOptions {
+                no_fsync: config.unsafe_no_fsync,
+                ..DiskOptions::default()
+            },
+            boot_cpus: roles.cpus(),
+            boot: boot(config, roles, budget, &readers, origin),
+            bell: log_bell.clone(),
+            ending: end_of_log.clone(),
+        };
+        let log = std::thread::Builder::new()
+            .name(roles.log.name.clone())
+            .spawn(move || {
+                let result = thread.run(&started_sender, &ports_receiver);
+                drop(started_sender);
+                let _ = ends.send(End::Log(result));
+            })
+            .map_err(system("start the log core's thread"))?;
+        let member = match started.recv() {
+            Ok(member) => member?,
+            Err(_) => return ending(ended.recv()),
+        };
+        let cores = Cores::start(config, budget, roles, &log_bell, &readers, &member)?;
+        let _ = ports_sender.send(cores.ports);
+        let sockets = listeners.iter().map(|(socket, goes)| Ok((socket.another()?, *goes)));
+        let sockets = sockets.collect::<Result<_, _>>().map_err(system("listen"))?;
+        let acceptor =
+            Acceptor::start(sockets, cores.targets, &cores.acceptor_bell).map_err(system("start accepting"))?;
+        say_ready(config, cores.serving.len());
+        let end = ended.recv();
+        tracing::info!("stopping");
+        if matches!(end, Ok(End::Signal)) {
+            end_of_log.leave(&log_bell);
+        }
+        acceptor.stop();
+        cores.stops.iter().for_each(StopCore::stop);
+        for core in cores.serving {
+            core.join(SHUTDOWN_CORE);
+        }
+        end_of_log.stop(&log_bell);
+        match end {
+            Ok(End::Signal) => {
+                let end = ending(ended.recv());
+                let _ = log.join();
+                end
+            }
+            other => ending(other),
+        }
     }
 }
 

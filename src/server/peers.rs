@@ -1,17 +1,22 @@
 //! Peers on the serve core where their connections live: the transport of raft's messages, between its mailboxes.
 
-use crate::limits::{PEER_CONNECTED_LOOK, PEER_LANE};
+use super::snapshots::{self, Sending};
+use crate::limits::{PEER_CONNECTED_LOOK, PEER_LANE, SNAPSHOT_TAKEN_LOOK, SNAPSHOT_TAKEN_TIMEOUT};
+use crate::pages::Root;
+use crate::raft::install::Taken;
 use crate::raft::messages::{FromPeers, ToPeers};
 use crate::raft::transport::counters::Counters;
 use crate::raft::transport::identity::Local;
 use crate::raft::transport::{LocalFuture, Sink, SnapshotBody, Transport};
 use crate::reactor::mailbox::{Receiver, Refused, Sender};
-use crate::reactor::serve;
+use crate::reactor::serve::{self, PageFileReader};
 use raft::eraftpb::Message;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, VecDeque};
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// The ends of the mailboxes between the log core and the transport.
 pub struct PeerSeat {
@@ -28,6 +33,7 @@ pub struct Peers {
     outlet: Rc<Outlet>,
     /// Who was a member when that was last told, and who of them was connected.
     members: Rc<RefCell<Vec<u64>>>,
+    page_file: PathBuf,
 }
 
 /// The way to the log core.
@@ -35,6 +41,12 @@ struct Outlet {
     events: RefCell<Sender<FromPeers, 1>>,
     /// Events that must not be lost, and found no room. No more than a few for each peer.
     waiting: RefCell<VecDeque<FromPeers>>,
+    /// Where snapshots are received.
+    directory: PathBuf,
+    /// Whether one is being received: one at a time.
+    receiving: Cell<bool>,
+    /// What the log core says of the one that was handed over.
+    taken: RefCell<Option<Result<Taken, String>>>,
 }
 
 impl Outlet {
@@ -62,41 +74,87 @@ impl Outlet {
     }
 }
 
-impl Sink for Outlet {
+impl Outlet {
+    async fn receive(&self, message: Message, body: SnapshotBody) -> Result<u64, String> {
+        let from = format!("{:x}", message.from);
+        let index = message.get_snapshot().get_metadata().index;
+        tracing::info!("remote-peer-id" = from, index, "receiving a snapshot");
+        let (received, bytes) = snapshots::receive(self.directory.clone(), message, body).await?;
+        self.taken.take();
+        self.post(FromPeers::Snapshot(received));
+        let began = Instant::now();
+        while began.elapsed() < SNAPSHOT_TAKEN_TIMEOUT {
+            serve::sleep(SNAPSHOT_TAKEN_LOOK).await;
+            let Some(taken) = self.taken.take() else { continue };
+            return match taken {
+                Ok(Taken::Installs) => {
+                    let result = snapshots::put_in_place(self.directory.clone()).await;
+                    self.post(FromPeers::SnapshotInPlace(result.clone()));
+                    result.map(|()| bytes)
+                }
+                Ok(Taken::Known) => {
+                    snapshots::throw_away(self.directory.clone()).await;
+                    Ok(bytes)
+                }
+                Err(reason) => {
+                    snapshots::throw_away(self.directory.clone()).await;
+                    Err(reason)
+                }
+            };
+        }
+        Err("the log core did not take it in time".to_string())
+    }
+}
+
+/// The sink as the transport holds it.
+struct Inlet(Rc<Outlet>);
+
+impl Sink for Inlet {
     fn step(&self, message: Message) -> bool {
-        self.offer(FromPeers::Message(Box::new(message)))
+        self.0.offer(FromPeers::Message(Box::new(message)))
     }
 
     fn unreachable(&self, id: u64) {
         // The next loss tells it again.
-        self.offer(FromPeers::Unreachable(id));
+        self.0.offer(FromPeers::Unreachable(id));
     }
 
     fn snapshot_sent(&self, id: u64, received: bool) {
-        self.post(FromPeers::SnapshotSent { id, received });
+        self.0.post(FromPeers::SnapshotSent { id, received });
     }
 
     fn learned(&self, _id: u64, _urls: Vec<String>) {}
 
     fn removed(&self, _by: u64) {
-        self.post(FromPeers::Removed);
+        self.0.post(FromPeers::Removed);
     }
 
-    fn receive_snapshot(&self, _message: Message, _body: SnapshotBody) -> LocalFuture<'static, Result<u64, String>> {
-        Box::pin(std::future::ready(Err(
-            "this member does not take snapshots yet: start it with the log of the others complete".to_string(),
-        )))
+    fn receive_snapshot(&self, message: Message, body: SnapshotBody) -> LocalFuture<'static, Result<u64, String>> {
+        let outlet = self.0.clone();
+        Box::pin(async move {
+            if outlet.receiving.replace(true) {
+                return Err("another snapshot is being received".to_string());
+            }
+            let result = outlet.receive(message, body).await;
+            outlet.receiving.set(false);
+            result
+        })
     }
 }
 
 impl Peers {
     /// Starts the transport on the calling core.
-    pub fn start(local: Local, counters: Arc<Counters>, seat: PeerSeat) -> Peers {
+    ///
+    /// `page_file` is that of the member; snapshots are read from it, and received beside it.
+    pub fn start(local: Local, counters: Arc<Counters>, seat: PeerSeat, page_file: &Path) -> Peers {
         let outlet = Rc::new(Outlet {
             events: RefCell::new(seat.events),
             waiting: RefCell::default(),
+            directory: page_file.parent().unwrap_or(Path::new(".")).to_path_buf(),
+            receiving: Cell::new(false),
+            taken: RefCell::default(),
         });
-        let transport = Transport::new(local, outlet.clone(), counters);
+        let transport = Transport::new(local, Rc::new(Inlet(outlet.clone())), counters);
         let members = Rc::new(RefCell::new(Vec::new()));
         serve::spawn(tell_connected(
             transport.clone(),
@@ -108,6 +166,7 @@ impl Peers {
             orders: seat.orders,
             outlet,
             members,
+            page_file: page_file.to_path_buf(),
         }
     }
 
@@ -127,6 +186,8 @@ impl Peers {
         while let Some(order) = self.orders.pop() {
             match order {
                 ToPeers::Messages(messages) => self.transport.send(messages),
+                ToPeers::Snapshot { message, root } => self.send_snapshot(*message, root),
+                ToPeers::SnapshotTaken(result) => *self.outlet.taken.borrow_mut() = Some(result),
                 ToPeers::Members { members, removed } => {
                     *self.members.borrow_mut() = members.iter().map(|member| member.id).collect();
                     let members = members.into_iter().map(|member| (member.id, member.peer_urls));
@@ -134,6 +195,22 @@ impl Peers {
                 }
             }
         }
+    }
+
+    fn send_snapshot(&self, message: Message, root: Root) {
+        let (transport, outlet, path) = (self.transport.clone(), self.outlet.clone(), self.page_file.clone());
+        serve::spawn(async move {
+            match PageFileReader::open(&path).await {
+                Ok((file, _)) => transport.send_snapshot(message, Box::new(Sending::new(root, file))),
+                Err(error) => {
+                    tracing::warn!("a snapshot is not sent: {error}");
+                    outlet.post(FromPeers::SnapshotSent {
+                        id: message.to,
+                        received: false,
+                    });
+                }
+            }
+        });
     }
 
     /// Ends all connections of peers.

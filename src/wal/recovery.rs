@@ -414,6 +414,9 @@ struct Log {
     entries: Vec<Entry>,
     last_index: u64,
     positions: Positions,
+    /// A snapshot beyond the commit index, whose own commit index has not come yet. What stands before it is not what
+    /// leads to it, however long it is.
+    installed: Option<Snapshot>,
 }
 
 impl Log {
@@ -427,7 +430,16 @@ impl Log {
             entries: Vec::new(),
             last_index: 0,
             positions: Positions::default(),
+            installed: None,
         }
+    }
+
+    /// The log goes on behind a snapshot.
+    fn start_behind(&mut self, index: u64, term: u64) {
+        if index > self.after {
+            (self.after, self.term_after) = (index, Some(term));
+        }
+        self.entries.clear();
     }
 
     fn take(&mut self, segment: SegmentName, place: Place, kind: RecordKind, data: &[u8]) -> Result<(), String> {
@@ -445,9 +457,17 @@ impl Log {
             }
             Payload::State(state) => {
                 self.hard_state = state;
+                if let Some(installed) = self.installed.take_if(|installed| installed.index <= state.commit) {
+                    self.start_behind(installed.index, installed.term);
+                    self.last_index = installed.index;
+                }
                 Ok(())
             }
             Payload::Snapshot(snapshot) => {
+                // A checkpoint holds nothing that is not known to be committed; a snapshot of another member does.
+                if snapshot.index > self.hard_state.commit {
+                    self.installed = Some(snapshot.clone());
+                }
                 self.last_index = self.last_index.max(snapshot.index);
                 if snapshot.index == self.after {
                     self.term_after = Some(snapshot.term);
@@ -496,9 +516,8 @@ impl Log {
         self.snapshots.retain(|snapshot| snapshot.index <= commit);
         let last = self.after + self.entries.len() as u64;
         if let Some(installed) = self.snapshots.iter().rev().find(|snapshot| snapshot.index > last) {
-            self.after = installed.index;
-            self.term_after = Some(installed.term);
-            self.entries.clear();
+            let (index, term) = (installed.index, installed.term);
+            self.start_behind(index, term);
         }
     }
 }

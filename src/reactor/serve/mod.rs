@@ -16,7 +16,8 @@ pub use self::files::PageFileReader;
 pub use self::notify::Notify;
 pub use self::stream::Stream;
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::task::Poll;
 use std::time::Duration;
 
 /// Adds a task to the calling core. It is scheduled behind what is runnable, never run at once, and runs to its end
@@ -54,6 +55,28 @@ pub async fn timeout<T>(duration: Duration, future: impl Future<Output = T>) -> 
     glommio::timer::timeout(duration, async { Ok::<T, glommio::GlommioError<()>>(future.await) })
         .await
         .ok()
+}
+
+/// What all the futures come to, in their order. For a few of them: each wake-up polls all that are not done.
+pub async fn join<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
+    let mut pending: Vec<_> = futures.map(|future| Some(Box::pin(future))).collect();
+    let mut done: Vec<Option<F::Output>> = pending.iter().map(|_| None).collect();
+    poll_fn(|context| {
+        for (place, output) in pending.iter_mut().zip(&mut done) {
+            if let Some(future) = place
+                && let Poll::Ready(ready) = future.as_mut().poll(context)
+            {
+                *output = Some(ready);
+                *place = None;
+            }
+        }
+        match pending.iter().all(Option::is_none) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        }
+    })
+    .await;
+    done.into_iter().flatten().collect()
 }
 
 /// Runs a function that blocks on the core's pool of threads, and waits for it without blocking the core.
