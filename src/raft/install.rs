@@ -9,12 +9,13 @@ use super::boot::{Boot, BootError, applied};
 use super::core::{Fatal, LogCore};
 use super::directory::{INSTALLING_FILE, PAGE_FILE, RECEIVED_FILE, SNAPSHOT_FILE};
 use super::messages::ToPeers;
-use super::replica::begin_behind;
+use super::replica::{Applied, ReplicaError, ReplicaOptions, make_durable, wal_state};
 use super::storage::Position;
 use crate::io::disk::{Disk, DiskError, Operation};
 use crate::limits::INSTALLED_MEMBER_STAYS;
 use crate::pages::PageStore;
-use raft::eraftpb::Message;
+use crate::wal;
+use raft::eraftpb::{HardState, Message};
 use std::path::Path;
 use std::time::Duration;
 
@@ -52,6 +53,46 @@ pub(super) fn finish<D: Disk>(disk: &mut D, boot: &Boot) -> Result<(), BootError
     begin_behind(disk, &boot.wal_directory, &boot.replica, &applied)?;
     put_in_place(disk, &path, &snap.join(PAGE_FILE))?;
     tracing::info!(index = applied.position.index, "installed a snapshot of another member");
+    Ok(())
+}
+
+/// Lets the log in `directory` go on behind a snapshot of another member. What it held before is not what led there;
+/// its term and vote stay. Durable when this returns.
+pub(super) fn begin_behind<D: Disk>(
+    disk: &mut D,
+    directory: &Path,
+    options: &ReplicaOptions,
+    applied: &Applied,
+) -> Result<(), ReplicaError> {
+    let Position { index, term } = applied.position;
+    let mut recovered = wal::recover(disk, directory, options.wal.clone(), index, 0)?;
+    let before = &recovered.hard_state;
+    let hard_state = HardState {
+        term: before.term.max(term),
+        vote: if before.term >= term { before.vote } else { 0 },
+        commit: index,
+    };
+    let recorded = wal::ConfState {
+        voters: applied.conf_state.voters.clone(),
+        learners: applied.conf_state.learners.clone(),
+        ..Default::default()
+    };
+    // One batch: the commit index is what makes the snapshot the log's beginning.
+    recovered.writer.save_snapshot(&wal::Snapshot {
+        index,
+        term,
+        conf_state: Some(recorded),
+    });
+    let ticket = recovered.writer.append(&[], Some(&wal_state(&hard_state)));
+    make_durable(disk, &mut recovered.writer, ticket)?;
+    // The disk is left with nothing in flight.
+    let mut completions = Vec::new();
+    while recovered.writer.in_flight() > 0 {
+        disk.wait(&mut completions);
+        for completion in completions.drain(..) {
+            recovered.writer.completed(completion.token, completion.result)?;
+        }
+    }
     Ok(())
 }
 

@@ -322,48 +322,12 @@ fn storage_of(recovered: &wal::Recovered, applied: &Applied) -> Result<LogStorag
     Ok(LogStorage::new(released, entries, hard_state, conf_state))
 }
 
-/// Lets the log in `directory` go on behind a snapshot of another member. What it held before is not what led there; its
-/// term and vote stay. Durable when this returns.
-pub fn begin_behind<D: Disk>(
-    disk: &mut D,
-    directory: &Path,
-    options: &ReplicaOptions,
-    applied: &Applied,
-) -> Result<(), ReplicaError> {
-    let Position { index, term } = applied.position;
-    let mut recovered = wal::recover(disk, directory, options.wal.clone(), index, 0)?;
-    let before = &recovered.hard_state;
-    let hard_state = HardState {
-        term: before.term.max(term),
-        vote: if before.term >= term { before.vote } else { 0 },
-        commit: index,
-    };
-    let recorded = wal::ConfState {
-        voters: applied.conf_state.voters.clone(),
-        learners: applied.conf_state.learners.clone(),
-        ..Default::default()
-    };
-    // One batch: the commit index is what makes the snapshot the log's beginning.
-    recovered.writer.save_snapshot(&wal::Snapshot {
-        index,
-        term,
-        conf_state: Some(recorded),
-    });
-    let ticket = recovered.writer.append(&[], Some(&wal_state(&hard_state)));
-    make_durable(disk, &mut recovered.writer, ticket)?;
-    // The disk is left with nothing in flight.
-    let mut completions = Vec::new();
-    while recovered.writer.in_flight() > 0 {
-        disk.wait(&mut completions);
-        for completion in completions.drain(..) {
-            recovered.writer.completed(completion.token, completion.result)?;
-        }
-    }
-    Ok(())
-}
-
 /// Writes until a ticket is durable.
-fn make_durable<D: Disk>(disk: &mut D, wal: &mut wal::Writer, ticket: wal::Ticket) -> Result<(), ReplicaError> {
+pub(super) fn make_durable<D: Disk>(
+    disk: &mut D,
+    wal: &mut wal::Writer,
+    ticket: wal::Ticket,
+) -> Result<(), ReplicaError> {
     let mut completions = Vec::new();
     while wal.durable() < ticket {
         wal.submit(disk, Duration::ZERO);
@@ -456,7 +420,7 @@ fn from_wal(entry: &wal::Entry) -> Entry {
     }
 }
 
-fn wal_state(state: &HardState) -> wal::HardState {
+pub(super) fn wal_state(state: &HardState) -> wal::HardState {
     wal::HardState {
         term: state.term,
         vote: state.vote,

@@ -1,7 +1,7 @@
 //! Snapshots between members, on the serve core where peers' connections live.
 //!
-//! Sent is the state of a pinned root as etcd's database, read in short steps beside everything else and no faster than a
-//! bound. Received is such a database, from ringd or etcd: its bytes go to a file, then a page file is made of it and
+//! Sent is the state of a pinned root as etcd's database, read in short steps beside everything else and no faster than
+//! a bound. Received is such a database, from ringd or etcd: its bytes go to a file, then a page file is made of it and
 //! synced, by threads that may block; only then the log core hears of it (DESIGN 12 (9)). Memory is bounded on both
 //! sides, whatever the size.
 
@@ -101,7 +101,8 @@ impl SnapshotSource for Sending {
     }
 }
 
-/// Takes a snapshot in: its bytes into a file in `directory`, and a durable page file of them beside it. And how many they were.
+/// Takes a snapshot in: its bytes into a file in `directory`, and a durable page file of them beside it. And how many
+/// they were.
 pub async fn receive(directory: PathBuf, message: Message, mut body: SnapshotBody) -> Result<(Received, u64), String> {
     let path = directory.join(SNAPSHOT_FILE);
     let written = write(&path, &mut body).await;

@@ -3,6 +3,7 @@
 mod membership;
 mod reads;
 mod replication;
+mod snapshots;
 
 use super::*;
 use crate::raft::messages::{FromPeers, MemberChange, MemberError, ToPeers};
@@ -35,6 +36,8 @@ struct Cluster {
     lost: Vec<MessageType>,
     on_the_way: VecDeque<RaftMessage>,
     replies: Vec<(u64, Reply)>,
+    /// Snapshots that were sent and went nowhere.
+    snapshots: Vec<(RaftMessage, crate::pages::Root)>,
     next_token: u64,
 }
 
@@ -48,6 +51,7 @@ impl Cluster {
             lost: Vec::new(),
             on_the_way: VecDeque::new(),
             replies: Vec::new(),
+            snapshots: Vec::new(),
             next_token: 100,
         };
         for id in ids {
@@ -89,8 +93,10 @@ impl Cluster {
                 self.replies
                     .extend(bench.settle().into_iter().map(|reply| (*id, reply)));
                 for order in bench.core.take_to_peers() {
-                    if let ToPeers::Messages(messages) = order {
-                        self.on_the_way.extend(messages);
+                    match order {
+                        ToPeers::Messages(messages) => self.on_the_way.extend(messages),
+                        ToPeers::Snapshot { message, root } => self.snapshots.push((*message, root)),
+                        ToPeers::SnapshotTaken(_) | ToPeers::Members { .. } => {}
                     }
                 }
             }
