@@ -50,6 +50,8 @@ pub const STREAM_HEARTBEAT: Duration = Duration::from_nanos(CONNECTION_SILENCE.a
 pub const PROBE_PAUSE: Duration = Duration::from_secs(4);
 /// A clock that differs from ours by more is told of, as etcd does.
 pub const CLOCK_DIFFERENCE_REPORT: Duration = Duration::from_secs(1);
+/// How long a peer may take nothing of a snapshot, or send nothing of it: disks stall for seconds on either side.
+pub const SNAPSHOT_SILENCE: Duration = Duration::from_secs(30);
 /// How long a peer may take to answer a snapshot once it has all of it: it has to be durable there.
 pub const SNAPSHOT_ANSWER_TIMEOUT: Duration = Duration::from_secs(600);
 

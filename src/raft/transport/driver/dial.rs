@@ -46,6 +46,8 @@ pub(super) struct Exchange {
     stream: Stream,
     responses: Responses,
     authority: String,
+    /// How long the peer may take nothing of what is sent.
+    silence: Duration,
     /// Takes it off the list of open connections.
     _listed: Listed,
 }
@@ -64,8 +66,14 @@ impl Exchange {
             stream,
             responses: Responses::new(body_max),
             authority: url.authority(),
+            silence: limits::CONNECTION_SILENCE,
             _listed: listed,
         })
+    }
+
+    /// Gives the peer more time to take what is sent.
+    pub fn set_silence(&mut self, silence: Duration) {
+        self.silence = silence;
     }
 
     /// Sends a request's head. `more` are fields besides those that every request has.
@@ -82,12 +90,12 @@ impl Exchange {
             head += &format!("{name}: {}\r\n", value.replace(['\r', '\n'], " "));
         }
         head += "\r\n";
-        Ok(wait::send(&self.stream, head.as_bytes()).await?)
+        Ok(wait::send(&self.stream, head.as_bytes(), self.silence).await?)
     }
 
     /// Sends what belongs to a request's body.
     pub async fn send(&mut self, bytes: &[u8]) -> Result<(), DialError> {
-        Ok(wait::send(&self.stream, bytes).await?)
+        Ok(wait::send(&self.stream, bytes, self.silence).await?)
     }
 
     /// The next part of the answer, waiting at most `bound` for bytes.

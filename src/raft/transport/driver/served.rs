@@ -2,18 +2,21 @@
 
 use super::wait;
 use crate::http::http1::{Connection, Event, Request};
+use crate::limits::transport as limits;
 use crate::reactor::serve::Stream;
 use bytes::Bytes;
 use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The connection and where it is in HTTP/1.1.
 pub(super) struct Served {
     pub stream: Stream,
     pub connection: Connection,
     clock: Instant,
+    /// How long the peer may neither send nor take anything.
+    silence: Duration,
 }
 
 /// An answer with a short body.
@@ -55,6 +58,7 @@ impl Served {
             stream,
             connection,
             clock,
+            silence: limits::CONNECTION_SILENCE,
         }
     }
 
@@ -68,7 +72,7 @@ impl Served {
             if self.connection.is_closed() {
                 return Ok(None);
             }
-            let bytes = wait::receive(&self.stream).await?;
+            let bytes = wait::receive(&self.stream, self.silence).await?;
             if bytes.is_empty() {
                 return Ok(None);
             }
@@ -122,7 +126,7 @@ impl Served {
 
     async fn flush(&mut self) -> io::Result<()> {
         let output = self.connection.take_output(Vec::new(), self.clock.elapsed());
-        wait::send(&self.stream, &output).await
+        wait::send(&self.stream, &output, self.silence).await
     }
 }
 
@@ -135,7 +139,8 @@ pub struct SnapshotBody {
 }
 
 impl SnapshotBody {
-    pub(super) fn new(served: Served, first: Bytes) -> (SnapshotBody, Rc<Cell<Option<Served>>>) {
+    pub(super) fn new(mut served: Served, first: Bytes) -> (SnapshotBody, Rc<Cell<Option<Served>>>) {
+        served.silence = limits::SNAPSHOT_SILENCE;
         let served = Rc::new(Cell::new(Some(served)));
         let body = SnapshotBody {
             served: served.clone(),

@@ -68,6 +68,7 @@ pub(super) async fn run(peer: Rc<Peer>, message: Message, mut source: Box<dyn Sn
 /// Bytes sent.
 async fn post(peer: &Peer, url: &str, message: &Message, source: &mut dyn SnapshotSource) -> Result<u64, DialError> {
     let mut exchange = Exchange::connect(url, &peer.connections, limits::ANSWER_BYTES_MAX).await?;
+    exchange.set_silence(limits::SNAPSHOT_SILENCE);
     let fields = [
         ("Content-Type", "application/octet-stream".to_string()),
         ("Transfer-Encoding", "chunked".to_string()),

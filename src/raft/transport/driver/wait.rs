@@ -1,11 +1,11 @@
 //! Waiting: for one of two things, or not longer than a peer may be silent.
 
-use crate::limits::transport::CONNECTION_SILENCE;
 use crate::reactor::serve::{self, Stream};
 use std::future::Future;
 use std::io;
 use std::pin::pin;
 use std::task::Poll;
+use std::time::Duration;
 
 /// What came first.
 pub(super) enum Either<A, B> {
@@ -25,17 +25,17 @@ pub(super) async fn either<A, B>(left: impl Future<Output = A>, right: impl Futu
     .await
 }
 
-/// Received bytes, none at the end; an error if nothing came for too long.
-pub(super) async fn receive(stream: &Stream) -> io::Result<bytes::Bytes> {
-    let received = serve::timeout(CONNECTION_SILENCE, stream.receive()).await;
-    received.unwrap_or_else(|| Err(silent("nothing came")))
+/// Received bytes, none at the end; an error if nothing came for as long as `silence`.
+pub(super) async fn receive(stream: &Stream, silence: Duration) -> io::Result<bytes::Bytes> {
+    let received = serve::timeout(silence, stream.receive()).await;
+    received.unwrap_or_else(|| Err(silent("nothing came", silence)))
 }
 
-/// Sends all of it; an error if the peer took nothing for too long.
-pub(super) async fn send(stream: &Stream, mut bytes: &[u8]) -> io::Result<()> {
+/// Sends all of it; an error if the peer took nothing for as long as `silence`.
+pub(super) async fn send(stream: &Stream, mut bytes: &[u8], silence: Duration) -> io::Result<()> {
     while !bytes.is_empty() {
-        let written = serve::timeout(CONNECTION_SILENCE, stream.write(bytes)).await;
-        match written.unwrap_or_else(|| Err(silent("nothing was taken")))? {
+        let written = serve::timeout(silence, stream.write(bytes)).await;
+        match written.unwrap_or_else(|| Err(silent("nothing was taken", silence)))? {
             0 => return Err(io::ErrorKind::WriteZero.into()),
             length => bytes = &bytes[length..],
         }
@@ -43,7 +43,7 @@ pub(super) async fn send(stream: &Stream, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-fn silent(what: &str) -> io::Error {
-    let text = format!("{what} for {} seconds", CONNECTION_SILENCE.as_secs());
+fn silent(what: &str, silence: Duration) -> io::Error {
+    let text = format!("{what} for {} seconds", silence.as_secs());
     io::Error::new(io::ErrorKind::TimedOut, text)
 }
