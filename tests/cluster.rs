@@ -9,3 +9,5 @@ mod etcdctl;
 mod failures;
 #[path = "cluster/members.rs"]
 mod members;
+#[path = "cluster/standing.rs"]
+mod standing;

@@ -3,8 +3,7 @@
 use super::error;
 use super::service::Api;
 use super::waiting::Waiting;
-use crate::grpc::{Code, Status};
-use crate::limits::{API_MAILBOX_LANE, API_WAITING, API_WAITING_BYTES};
+use crate::limits::{API_LOG_CORE_GRACE, API_MAILBOX_LANE, API_WAITING, API_WAITING_BYTES};
 use crate::net::Net;
 use crate::raft::messages::{Dropped, Request};
 use crate::reactor::mailbox::{Refused, Sender};
@@ -106,7 +105,7 @@ impl Api {
         let key = asking.waiting.insert(Asked {
             generation: asking.generation,
             waiting,
-            until: net.now() + self.settings.request_timeout,
+            until: net.now() + self.settings.request_timeout + API_LOG_CORE_GRACE,
             bytes,
         });
         asking.post(request((u64::from(asking.generation) << 32) | key as u64));
@@ -127,8 +126,7 @@ impl Api {
             .collect();
         for key in late {
             let waiting = self.asking.remove(key);
-            let status = Status::new(Code::Unavailable, "etcdserver: request timed out");
-            self.give_up(net, waiting, &status);
+            self.give_up(net, waiting, &error::timed_out());
         }
     }
 }

@@ -120,7 +120,17 @@ impl Api {
             Read::Range { caller, .. } | Read::RangeStream { caller, .. } | Read::Txn { caller, .. } => {
                 self.fail(net, caller, status);
             }
-            Read::Status { want } => self.status_unknown(net, want, status),
+            Read::Status { want } => {
+                if let StatusFor::Http(mut asked) = want {
+                    let survives = asked.survives(status);
+                    let want = StatusFor::Http(asked);
+                    if survives {
+                        return self.ask(net, Waiting::Status { want }, |token| Request::Status { token });
+                    }
+                    return self.status_unknown(net, want, status);
+                }
+                self.status_unknown(net, want, status);
+            }
         }
     }
 }

@@ -54,6 +54,12 @@ fn unreadable(error: &StateError) -> Option<&'static str> {
 pub fn dropped(reason: Dropped) -> Status {
     match reason {
         Dropped::NoLeader => Status::new(Code::Unavailable, "etcdserver: leader changed"),
+        Dropped::Deadline => Status::new(Code::DeadlineExceeded, "context deadline exceeded"),
+        Dropped::TimedOut => timed_out(),
+        Dropped::ConnectionLost => Status::new(
+            Code::Unavailable,
+            "etcdserver: request timed out, possibly due to connection lost",
+        ),
         Dropped::LeaderFailed => Status::new(
             Code::Unavailable,
             "etcdserver: request timed out, possibly due to previous leader failure",
@@ -64,9 +70,19 @@ pub fn dropped(reason: Dropped) -> Status {
     }
 }
 
+/// No answer in time.
+pub fn timed_out() -> Status {
+    Status::new(Code::Unavailable, "etcdserver: request timed out")
+}
+
 /// This member knows no leader.
 pub fn no_leader() -> Status {
     Status::new(Code::Unavailable, "etcdserver: no leader")
+}
+
+/// A learner does not answer this.
+pub fn not_for_learners() -> Status {
+    Status::new(Code::FailedPrecondition, "etcdserver: rpc not supported for learner")
 }
 
 /// The member is stopping.

@@ -4,7 +4,7 @@
 use super::error;
 use super::service::{Api, Caller};
 use super::waiting::Waiting;
-use crate::grpc::{Code, Status};
+use crate::grpc::Status;
 use crate::limits::API_FORWARDS;
 use crate::limits::transport::ASK_PAUSE;
 use crate::net::{Core, Net};
@@ -49,10 +49,6 @@ struct Forward {
     connections: Core<Api>,
     asker: Asker,
     until: Instant,
-}
-
-fn timed_out() -> Status {
-    Status::new(Code::Unavailable, "etcdserver: request timed out")
 }
 
 impl Forward {
@@ -125,7 +121,7 @@ impl Forward {
                 return Err(error::stopped());
             }
             if self.left().is_zero() {
-                return Err(timed_out());
+                return Err(error::timed_out());
             }
             serve::sleep(ASK_PAUSE).await;
         }

@@ -66,6 +66,17 @@ pub(super) struct Asked {
     exchange: Exchange,
     offer: Offer,
     page: Page,
+    /// Why a read that had to be confirmed is not.
+    unconfirmed: Option<Status>,
+}
+
+impl Asked {
+    /// Whether there is something to tell although a linearizable read failed.
+    pub fn survives(&mut self, failure: &Status) -> bool {
+        let survives = matches!(self.page, Page::Checks { .. }) && self.unconfirmed.is_none();
+        self.unconfirmed = Some(failure.clone());
+        survives
+    }
 }
 
 /// An answer.
@@ -133,12 +144,21 @@ impl Api {
         match route(offer, request) {
             Route::Answer(response) => respond(net, exchange, offer, &response),
             Route::Page(Page::Checks { kind, checks, verbose }) if !checks.iter().any(|check| check.needs_status()) => {
-                let response = self.check(kind, &checks, verbose, Err("nothing asks for the member's state"));
+                let unasked = Err("nothing asks for the member's state");
+                let response = self.check(kind, &checks, verbose, unasked, None);
                 respond(net, exchange, offer, &response);
             }
             Route::Page(page) => {
-                let is_confirmed = page.is_linearizable() && self.others_decide();
-                let want = StatusFor::Http(Asked { exchange, offer, page });
+                // Without a leader /health says so and does not try.
+                let is_told = matches!(page, Page::Health { .. }) && self.settings.standing.leader() == 0;
+                let is_confirmed = page.is_linearizable() && self.others_decide() && !is_told;
+                let unconfirmed = None;
+                let want = StatusFor::Http(Asked {
+                    exchange,
+                    offer,
+                    page,
+                    unconfirmed,
+                });
                 if is_confirmed {
                     return self.confirm(net, Read::Status { want });
                 }
@@ -149,7 +169,12 @@ impl Api {
 
     /// The member's state came, or will not.
     pub(super) fn http_status_known(&mut self, net: &mut Net, asked: Asked, status: Result<&MemberStatus, &Status>) {
-        let Asked { exchange, offer, page } = asked;
+        let Asked {
+            exchange,
+            offer,
+            page,
+            unconfirmed,
+        } = asked;
         let response = match (page, status) {
             (Page::Metrics, status) => {
                 let page = self.metrics_page(status.ok());
@@ -176,7 +201,8 @@ impl Api {
                 health::response(problem)
             }
             (Page::Checks { kind, checks, verbose }, status) => {
-                self.check(kind, &checks, verbose, status.map_err(|error| error.message.as_ref()))
+                let status = status.map_err(|error| error.message.as_ref());
+                self.check(kind, &checks, verbose, status, unconfirmed.as_ref())
             }
         };
         respond(net, exchange, offer, &response);
@@ -188,9 +214,13 @@ impl Api {
         checks: &[Check],
         verbose: bool,
         status: Result<&MemberStatus, Failure>,
+        unconfirmed: Option<&Status>,
     ) -> Response {
         let own = self.settings.identity.member_id;
-        let results = checks.iter().map(|check| (*check, check.run(own, status)));
+        let results = checks.iter().map(|check| match unconfirmed {
+            Some(failure) if *check == Check::LinearizableRead => (*check, Err(failure.message.to_string())),
+            _ => (*check, check.run(own, status)),
+        });
         let results: Vec<_> = results.collect();
         for (check, result) in &results {
             let metrics = self.own_metrics();

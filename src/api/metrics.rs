@@ -147,6 +147,12 @@ fn put_raft(text: &mut Text, status: &Status) {
             status.pending as f64,
         ),
         (
+            "etcd_server_slow_read_indexes_total",
+            Counter,
+            "Read index requests that were slow.",
+            counters.reads_timed_out as f64,
+        ),
+        (
             "etcd_server_proposals_failed_total",
             Counter,
             "Proposals that found no leader or lost theirs.",

@@ -70,6 +70,8 @@ pub struct Settings {
     pub local: Local,
     /// Its place in the cluster.
     pub standing: Arc<Standing>,
+    /// `--election-timeout`.
+    pub election_timeout: Duration,
 }
 
 /// A call and the key of its state.
@@ -101,6 +103,8 @@ pub(super) struct CallState {
     held: Option<Bytes>,
     /// Whether `client-api-version` is text, or not there.
     has_version: bool,
+    /// Whether it asked for a leader.
+    pub wants_leader: bool,
 }
 
 /// The services of one core.
@@ -115,9 +119,9 @@ pub struct Api {
     pub(super) connections: Option<Core<Api>>,
     pub(super) asking: Asking,
     pub(super) confirming: super::confirm::Confirming,
-    readers: Readers,
+    pub(super) readers: Readers,
     /// Revisions read in slices, and how many reads are at each.
-    reading: BTreeMap<i64, usize>,
+    pub(super) reading: BTreeMap<i64, usize>,
     next_request_id: u64,
     /// Bytes of `CallState::held` of all calls.
     held_bytes: usize,
@@ -130,6 +134,7 @@ pub struct Api {
     pub(super) asker: Asker,
     /// Requests that are passed on to the leader.
     pub(super) forwards: usize,
+    pub(super) leaderless: super::standing::Leaderless,
 }
 
 impl Api {
@@ -164,6 +169,7 @@ impl Api {
             transport: None,
             asker,
             forwards: 0,
+            leaderless: Default::default(),
         }
     }
 
@@ -264,30 +270,6 @@ impl Api {
         self.forget(caller, status.code);
     }
 
-    /// Notes a read in slices at a main revision: compaction keeps what it needs.
-    pub(super) fn begin_reading(&mut self, at_main: i64) {
-        *self.reading.entry(at_main).or_default() += 1;
-        self.own_metrics().long_reads.add(1);
-        self.publish_reading();
-    }
-
-    /// A read noted with `begin_reading` is over.
-    pub(super) fn end_reading(&mut self, at_main: i64) {
-        if let Some(count) = self.reading.get_mut(&at_main) {
-            *count -= 1;
-            self.settings.metrics.core(self.core).long_reads.subtract(1);
-            if *count == 0 {
-                self.reading.remove(&at_main);
-            }
-        }
-        self.publish_reading();
-    }
-
-    fn publish_reading(&self) {
-        let lowest = self.reading.keys().next().copied().unwrap_or(i64::MAX);
-        self.readers.set(self.core, lowest);
-    }
-
     fn dispatch(&mut self, net: &mut Net, caller: Caller, method: Method, message: Bytes) {
         let result = match method {
             Method::Range => self.range(net, caller, message),
@@ -338,9 +320,15 @@ fn not_built(method: Method) -> Status {
 /// What is kept of a call's head.
 pub enum Head {
     /// A method of the API.
-    Known(Method),
-    /// A unary method, called with a `client-api-version` that is no text: refused once its message has come.
-    UnknownVersion(Method),
+    Known {
+        /// Which.
+        method: Method,
+        /// Whether `client-api-version` is text, or not there. Without, a unary call is refused once its message has
+        /// come.
+        has_version: bool,
+        /// Whether it asks for a leader.
+        wants_leader: bool,
+    },
     /// Anything else, with the status it gets.
     Refused(Status),
 }
@@ -363,24 +351,41 @@ impl Service for Api {
             return Head::Refused(status);
         }
         let version = request.metadata().get("client-api-version");
-        match version
+        let has_version = version
             .as_ref()
-            .is_none_or(|version| std::str::from_utf8(version).is_ok())
-        {
-            true => {
-                let clients = &self.own_metrics().clients;
-                clients.count(version.as_deref(), !method.is_unary());
-                Head::Known(method)
+            .is_none_or(|version| std::str::from_utf8(version).is_ok());
+        let wants_leader = request.metadata().get("hasleader").as_deref() == Some(b"true");
+        if !method.is_unary() {
+            if let Err(status) = self.admits_learner(method, None) {
+                return Head::Refused(status);
             }
-            false if method.is_unary() => Head::UnknownVersion(method),
-            false => Head::Refused(error::unknown_version()),
+            if !has_version {
+                return Head::Refused(error::unknown_version());
+            }
+        }
+        if has_version {
+            let clients = &self.own_metrics().clients;
+            clients.count(version.as_deref(), !method.is_unary());
+        }
+        if !method.is_unary()
+            && let Err(status) = self.admits_leaderless(wants_leader)
+        {
+            return Head::Refused(status);
+        }
+        Head::Known {
+            method,
+            has_version,
+            wants_leader,
         }
     }
 
     fn started(&mut self, net: &mut Net, call: Call, head: Head, timeout: Option<Duration>) -> u64 {
-        let has_version = !matches!(head, Head::UnknownVersion(_));
         let refusal = match head {
-            Head::Known(method) | Head::UnknownVersion(method) if !self.stopping => {
+            Head::Known {
+                method,
+                has_version,
+                wants_leader,
+            } if !self.stopping => {
                 let tag = self.calls.insert(CallState {
                     call,
                     method,
@@ -393,6 +398,7 @@ impl Service for Api {
                     room: None,
                     held: None,
                     has_version,
+                    wants_leader,
                 }) as u64;
                 self.count_started(method);
                 if method == Method::Watch {
@@ -400,7 +406,7 @@ impl Service for Api {
                 }
                 return tag;
             }
-            Head::Known(_) | Head::UnknownVersion(_) => error::stopped(),
+            Head::Known { .. } => error::stopped(),
             Head::Refused(status) => status,
         };
         let _ = net.finish(call, &refusal);
@@ -411,7 +417,7 @@ impl Service for Api {
         let caller = Caller { call, tag };
         let now = net.now();
         let Some(state) = self.state(caller) else { return };
-        let (method, has_version) = (state.method, state.has_version);
+        let (method, has_version, wants_leader) = (state.method, state.has_version, state.wants_leader);
         state.received_at = now;
         if std::mem::replace(&mut state.answered, true) && !method.streams_requests() {
             let unreadable = unreadable(method, &message);
@@ -423,8 +429,12 @@ impl Service for Api {
             net.ignore_input(call);
         }
         self.count_received(method, message.len());
-        if !has_version {
-            return self.fail(net, caller, &error::unknown_version());
+        if method.is_unary() {
+            let admitted = self.admits_learner(method, Some(&message));
+            let admitted = admitted.and_then(|()| has_version.then_some(()).ok_or_else(error::unknown_version));
+            if let Err(status) = admitted.and_then(|()| self.admits_leaderless(wants_leader)) {
+                return self.fail(net, caller, &status);
+            }
         }
         let is_whole = last || method.is_unary() || method.streams_requests();
         if !is_whole {

@@ -348,6 +348,10 @@ pub const IMPORT_SKIPPED_MAX: usize = 16;
 pub const API_MAILBOX_LANE: usize = 0;
 /// Requests of a serve core that the log core has not answered, and bytes of the proposals among them.
 pub const API_WAITING: usize = 65_536;
+/// Streams that asked for a leader are ended when none was known for so many election time-outs, etcd's number.
+pub const LEADERLESS_ELECTIONS: u32 = 3;
+/// The log core gives up what it can't answer by itself, with the reason; a serve core waits this much longer for that.
+pub const API_LOG_CORE_GRACE: std::time::Duration = std::time::Duration::from_millis(500);
 /// Requests of a serve core that are passed on to the leader at once.
 pub const API_FORWARDS: usize = 16_384;
 pub const API_WAITING_BYTES: usize = 64 << 20;

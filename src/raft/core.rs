@@ -121,6 +121,8 @@ pub struct LogCore {
     next_tick: Duration,
     pub(super) was_leader: bool,
     last_leader: u64,
+    /// When this member last learned who leads, or that nobody does.
+    pub(super) led_since: Duration,
     pub(super) counters: Counters,
     /// Until when a NOSPACE alarm of this member that was proposed is waited for.
     pub(super) alarm_proposed: Option<Duration>,
@@ -174,6 +176,7 @@ impl LogCore {
             next_tick: Duration::ZERO,
             was_leader: false,
             last_leader: 0,
+            led_since: Duration::ZERO,
             counters: Counters::default(),
             alarm_proposed: None,
             disarmed: false,
@@ -261,8 +264,8 @@ impl LogCore {
     }
 
     pub(super) fn drop_waiter(&mut self, waiter: Waiter, reason: Dropped) {
-        let failed = matches!(reason, Dropped::NoLeader | Dropped::LeaderFailed);
-        self.counters.proposals_failed += u64::from(failed);
+        let refused = matches!(reason, Dropped::TooManyRequests | Dropped::NoSpace | Dropped::Stopping);
+        self.counters.proposals_failed += u64::from(!refused);
         self.replies.push((
             waiter.core,
             Reply::Dropped {
@@ -368,7 +371,10 @@ impl LogCore {
         }
         let leader = self.replica.node().leader();
         self.counters.leader_changes += u64::from(leader != 0 && leader != self.last_leader);
-        self.last_leader = leader;
+        if leader != self.last_leader {
+            self.last_leader = leader;
+            self.led_since = now;
+        }
         // What former leaders did about leases is known when an entry of the own term is applied (DESIGN 12 (15)).
         let is_leader = self.replica.node().is_leader() && self.state.applied_term() == self.replica.node().term();
         if is_leader != self.was_leader {

@@ -20,6 +20,8 @@ pub struct Counters {
     pub leader_changes: u64,
     /// Proposals that found no leader, or lost theirs.
     pub proposals_failed: u64,
+    /// Read index requests that nobody confirmed in time.
+    pub reads_timed_out: u64,
     /// Puts applied.
     pub puts: u64,
     /// Bytes of their keys and values.
@@ -62,6 +64,7 @@ impl Default for Counters {
         Counters {
             leader_changes: 0,
             proposals_failed: 0,
+            reads_timed_out: 0,
             puts: 0,
             put_bytes: 0,
             deletes: 0,

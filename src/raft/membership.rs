@@ -186,13 +186,13 @@ impl LogCore {
     }
 
     fn may_promote(&mut self, id: u64) -> Result<(), MemberError> {
+        if !self.replica.node().is_leader() {
+            return Err(MemberError::NotLeader);
+        }
         if self.state.members().get(id).is_none() {
             return Err(MemberError::NotFound);
         }
         let node = self.replica.node();
-        if !node.is_leader() {
-            return Err(MemberError::NotLeader);
-        }
         let last = node.last_index();
         let (matched, _) = node.progress(id).unwrap_or_default();
         if matched.saturating_mul(100) < last.saturating_mul(PROMOTION_MATCH_PERCENT) {
@@ -204,6 +204,11 @@ impl LogCore {
     fn is_connected(&self, id: u64, now: Duration) -> bool {
         let since = self.changes.connected.get(&id);
         since.is_some_and(|since| now >= *since + MEMBER_CONNECTED_LEAST)
+    }
+
+    /// Whether messages of `id` have come through ever since `began`.
+    pub(super) fn is_connected_since(&self, id: u64, began: Duration) -> bool {
+        self.changes.connected.get(&id).is_some_and(|since| *since <= began)
     }
 
     /// Hands the next change to raft when none is under way.
@@ -221,7 +226,7 @@ impl LogCore {
                 until,
             } = self.changes.waiting.pop_front().expect("there is a first one");
             if late {
-                self.drop_waiter(waiter, Dropped::NoLeader);
+                self.drop_waiter(waiter, Dropped::Deadline);
                 continue;
             }
             let bytes = change.len();

@@ -299,8 +299,14 @@ pub enum ToPeers {
 pub enum Dropped {
     /// Leadership changed; it will not come to be.
     NoLeader,
-    /// There was no leader in time, or the one it went to failed; it may have come to be.
+    /// There was no leader in time; it will not come to be.
+    Deadline,
+    /// The leader it went to failed; it may have come to be.
     LeaderFailed,
+    /// The leader it went to is not connected; it may have come to be.
+    ConnectionLost,
+    /// It took too long, for no reason known; it may have come to be.
+    TimedOut,
     /// Too much is waiting to be applied.
     TooManyRequests,
     /// The quota is used up or the disk is full.

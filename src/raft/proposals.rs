@@ -163,7 +163,7 @@ impl LogCore {
             if !proposal.leaders_only && proposal.until > now {
                 self.proposals.push(proposal);
             } else if let Some(waiter) = proposal.waiter {
-                self.drop_waiter(waiter, Dropped::LeaderFailed);
+                self.drop_waiter(waiter, Dropped::Deadline);
             }
         }
     }
@@ -172,12 +172,29 @@ impl LogCore {
     /// later one's own is applied.
     pub(super) fn give_up_forwarded(&mut self, now: Duration) {
         let term = self.replica.node().term();
-        let mut lost = self.waiters.expire(now);
-        if self.state.applied_term() == term {
-            lost.extend(self.waiters.leader_is_of(term));
+        for waiter in self.waiters.expire(now) {
+            let reason = self.reason_of_silence(now);
+            self.drop_waiter(waiter, reason);
         }
-        for waiter in lost {
-            self.drop_waiter(waiter, Dropped::LeaderFailed);
+        if self.state.applied_term() == term {
+            for waiter in self.waiters.leader_is_of(term) {
+                self.drop_waiter(waiter, Dropped::LeaderFailed);
+            }
+        }
+    }
+
+    /// What etcd names as the likely reason that what was forwarded a time-out ago was not heard of.
+    fn reason_of_silence(&mut self, now: Duration) -> Dropped {
+        let began = now.saturating_sub(self.proposal_timeout());
+        let leader = self.replica.node().leader();
+        if leader == 0 {
+            Dropped::TimedOut
+        } else if began < self.led_since && self.led_since < began + 2 * self.options.election_timeout {
+            Dropped::LeaderFailed
+        } else if leader != self.member_id && !self.is_connected_since(leader, began) {
+            Dropped::ConnectionLost
+        } else {
+            Dropped::TimedOut
         }
     }
 

@@ -142,7 +142,8 @@ impl LogCore {
         }
         for (_, asker) in late {
             let (Asker::Reader(waiter) | Asker::Renewal(waiter, _) | Asker::TimeToLive(waiter, ..)) = asker;
-            self.drop_waiter(waiter, Dropped::NoLeader);
+            self.counters.reads_timed_out += 1;
+            self.drop_waiter(waiter, Dropped::TimedOut);
         }
     }
 

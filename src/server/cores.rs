@@ -231,6 +231,7 @@ async fn expire(connections: net::Core<Api>, _done: Rc<Notify>) {
         if connections.with(|api, net| {
             api.watch_tick(net.now());
             api.expire_requests(net);
+            api.end_leaderless(net);
             api.is_stopping()
         }) {
             return;
@@ -298,6 +299,7 @@ fn settings(config: &Config, budget: &Budget, member: &Member, metrics: Arc<crat
         peers: Arc::default(),
         local: local(config, identity),
         standing: member.standing.clone(),
+        election_timeout: config.election_timeout,
         // Reads may hold twice as much for a time.
         read_memory: ReadMemory::new(budget.reads / 2),
         offers: listener_kinds(config).into_iter().map(|(_, offer)| offer).collect(),

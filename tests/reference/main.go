@@ -55,6 +55,7 @@ func parse(arguments []string) (*embed.Config, error) {
 	config := embed.NewConfig()
 	set := flag.NewFlagSet("reference", flag.ContinueOnError)
 	config.AddFlags(set)
+	set.StringVar(&config.ClusterState, "initial-cluster-state", config.ClusterState, "new or existing")
 	if err := set.Parse(arguments); err != nil {
 		return nil, err
 	}

@@ -78,12 +78,6 @@ const NUMBERS: &[(&str, Kind, &str, f64)] = &[
         0.0,
     ),
     (
-        "etcd_server_slow_read_indexes_total",
-        Counter,
-        "Read index requests that were slow.",
-        0.0,
-    ),
-    (
         "etcd_server_slow_apply_total",
         Counter,
         "Entries that were slow to apply.",
