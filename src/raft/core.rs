@@ -232,6 +232,16 @@ impl LogCore {
         self.replica.node().set_election_timeout(ticks);
     }
 
+    /// As `set_election_timeout`, for this and every later term.
+    pub fn seed_election_timeouts(&mut self, seed: u64) {
+        self.replica.node().seed_election_timeouts(seed);
+    }
+
+    /// The node, for simulations.
+    pub fn node(&mut self) -> &mut super::node::Node {
+        self.replica.node()
+    }
+
     /// Takes a request of serve core `core`.
     pub fn handle(&mut self, core: usize, request: Request, now: Duration) {
         match request {

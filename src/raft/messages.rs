@@ -107,7 +107,7 @@ pub enum Reply {
         /// compactions wait. `None` when nothing in the batch has such ranges.
         hold: Option<Hold>,
     },
-    /// The request is not in the log and will not be.
+    /// The request came to nothing, as far as this member can tell.
     Dropped {
         /// The asker's.
         token: u64,
@@ -297,7 +297,8 @@ pub enum ToPeers {
 /// Why a proposal came to nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dropped {
-    /// Leadership changed; it will not come to be.
+    /// Leadership changed, or there is no leader. It is in no log that this member knows of; a former leader may still
+    /// bring in what this one had sent before.
     NoLeader,
     /// There was no leader in time; it will not come to be.
     Deadline,

@@ -82,6 +82,11 @@ pub struct Node {
     read_indexes: Vec<ReadIndex>,
     /// Term and vote as of the last batch handed out.
     voted: (u64, u64),
+    election_ticks: usize,
+    /// Where election time-outs come from in a simulation.
+    timeouts: Option<u64>,
+    /// For a canary: messages leave before what they promise is persisted.
+    sends_early: bool,
 }
 
 impl Node {
@@ -110,12 +115,17 @@ impl Node {
             outgoing: Vec::new(),
             read_indexes: Vec::new(),
             voted,
+            election_ticks: options.election_ticks,
+            timeouts: None,
+            sends_early: false,
         })
     }
 
     /// Begins an election at once; a sole voter wins it without waiting for its timer.
     pub fn campaign(&mut self) -> Result<(), raft::Error> {
-        self.raw.campaign()
+        let result = self.raw.campaign();
+        self.draw_election_timeout();
+        result
     }
 
     /// Advances raft's clock by one tick. A follower's clock stops before an election while entries are on their way to
@@ -128,6 +138,7 @@ impl Node {
             return;
         }
         self.raw.tick();
+        self.draw_election_timeout();
     }
 
     /// Advances a follower's clock, so that a start needs no whole time-out before its first election. Does nothing on
@@ -151,6 +162,7 @@ impl Node {
     pub fn step(&mut self, message: Message) {
         // Errors say that a message was of no use, which the sender finds out by itself.
         let _ = self.raw.step(message);
+        self.draw_election_timeout();
     }
 
     /// Proposes payloads in order, as one message.
@@ -260,7 +272,7 @@ impl Node {
         let is_leader = self.is_leader();
         let (mut free, bound): (Vec<_>, Vec<_>) = messages
             .into_iter()
-            .partition(|message| leaves_at_once(message, term_is_persisted, is_leader));
+            .partition(|message| self.sends_early || leaves_at_once(message, term_is_persisted, is_leader));
         self.outgoing.append(&mut free);
         self.unpersisted.push_back(Unpersisted {
             number: ready.number(),
@@ -403,10 +415,35 @@ impl Node {
         Some((progress.matched, progress.recent_active))
     }
 
-    /// Sets the randomised election time-out. raft-rs draws it from a thread-local generator; a simulation that must
-    /// reproduce sets it from its seed after every reset.
+    /// Sets the randomised election time-out until raft draws the next.
     pub fn set_election_timeout(&mut self, ticks: usize) {
         self.raw.raft.set_randomized_election_timeout(ticks);
+    }
+
+    /// Takes election time-outs from `seed` from now on, another in every term. raft-rs draws them from a generator of
+    /// the thread, with which no simulation would repeat.
+    pub fn seed_election_timeouts(&mut self, seed: u64) {
+        self.timeouts = Some(seed);
+        self.draw_election_timeout();
+    }
+
+    fn draw_election_timeout(&mut self) {
+        let Some(seed) = self.timeouts else { return };
+        let mixed = (seed ^ self.term().wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        let drawn = (mixed >> 32) as usize % self.election_ticks;
+        self.raw
+            .raft
+            .set_randomized_election_timeout(self.election_ticks + drawn);
+    }
+
+    /// For a canary: messages leave from now on without regard to what is persisted.
+    pub fn set_sends_early(&mut self, early: bool) {
+        self.sends_early = early;
+    }
+
+    /// An entry of the log that is held in memory.
+    pub fn entry(&self, index: u64) -> Option<&Entry> {
+        self.raw.store().entry(index)
     }
 }
 

@@ -115,6 +115,12 @@ impl LogStorage {
         }
     }
 
+    /// An entry that is held.
+    pub fn entry(&self, index: u64) -> Option<&Entry> {
+        let offset = index.checked_sub(self.released.index + 1)?;
+        self.entries.get(usize::try_from(offset).ok()?)
+    }
+
     /// Payload bytes held.
     pub fn bytes(&self) -> usize {
         self.bytes

@@ -118,18 +118,11 @@ impl Waiters {
     }
 
     fn give_up(&mut self, is_lost: impl Fn(&Forwarded) -> bool) -> Vec<Waiter> {
-        let mut late = Vec::new();
-        let mut bytes = 0;
-        self.forwarded.retain(|_, forwarded| {
-            let keep = !is_lost(forwarded);
-            if !keep {
-                bytes += forwarded.bytes;
-                late.extend(forwarded.waiter);
-            }
-            keep
-        });
-        self.bytes -= bytes;
-        late
+        let mut lost: Vec<(u64, Forwarded)> = self.forwarded.extract_if(|_, forwarded| is_lost(forwarded)).collect();
+        // In the order in which they were asked for, not in a hash map's.
+        lost.sort_unstable_by_key(|(id, _)| *id);
+        self.bytes -= lost.iter().map(|(_, forwarded)| forwarded.bytes).sum::<usize>();
+        lost.into_iter().filter_map(|(_, forwarded)| forwarded.waiter).collect()
     }
 
     /// How many proposals are under way.

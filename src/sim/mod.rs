@@ -7,6 +7,7 @@
 //! the same run, to the byte. A [`Canary`] breaks one promise, to show that the checks would notice.
 
 mod client;
+pub mod cluster;
 mod leases;
 pub mod load;
 pub mod member;

@@ -369,7 +369,7 @@ fn revoking(in_flight: &VecDeque<Flight>, wanted: i64) -> bool {
 }
 
 /// The ranges of the branch of a transaction that was taken.
-fn gets(op: &Op, succeeded: bool) -> Vec<RangeRequest> {
+pub(super) fn gets(op: &Op, succeeded: bool) -> Vec<RangeRequest> {
     let Op::Txn { then, otherwise, .. } = op else {
         return Vec::new();
     };
@@ -382,7 +382,7 @@ fn gets(op: &Op, succeeded: bool) -> Vec<RangeRequest> {
 }
 
 /// What an outcome says, as far as the model predicts it. What its ranges find is seen later.
-fn answer_of(outcome: &Outcome, expected: &Answer) -> Answer {
+pub(super) fn answer_of(outcome: &Outcome, expected: &Answer) -> Answer {
     let (mut detail, mut previous) = (0, None);
     match &outcome.answer {
         Ok(outcome::Answer::Put(put)) => previous = put.previous,

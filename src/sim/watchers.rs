@@ -173,6 +173,23 @@ impl Watchers {
         }
     }
 
+    /// A client of this member and one of another's change places, each with what it watches.
+    pub fn exchange(
+        &mut self,
+        core: &LogCore,
+        now: Duration,
+        other: &mut Watchers,
+        other_core: &LogCore,
+        other_now: Duration,
+    ) {
+        let at = self.random.below(CLIENTS as u64) as usize;
+        self.hub.close(self.clients[at].stream);
+        other.hub.close(other.clients[at].stream);
+        std::mem::swap(&mut self.clients[at], &mut other.clients[at]);
+        self.connect(at, &published(core), now);
+        other.connect(at, &published(other_core), other_now);
+    }
+
     fn ask(&mut self, at: usize, mut watch: Watched, view: &View, now: Duration) {
         let stream = self.clients[at].stream;
         let mut sink = Sink {
