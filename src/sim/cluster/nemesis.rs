@@ -267,7 +267,8 @@ impl World {
                 .lessor()
                 .time_to_live(lease, false, now)
                 .and_then(|lease| lease.remaining_s);
-            if left.is_some_and(|left| left <= 0) {
+            // Whole seconds, cut: from a second behind its end on.
+            if left.is_some_and(|left| left < 0) {
                 let request = InternalRaftRequest {
                     lease_revoke: Some(LeaseRevokeRequest { id: lease }),
                     ..Default::default()
