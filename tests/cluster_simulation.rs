@@ -1,8 +1,8 @@
-//! Whole clusters on simulated disks, clocks and a simulated network that loses, repeats and reorders, judged by a naive
-//! model and by a search for an order of what clients saw. Each seed is one run and repeats to the byte.
+//! Whole clusters on simulated disks, clocks and a simulated network that loses, repeats and reorders, judged by a
+//! naive model and by a search for an order of what clients saw. Each seed is one run and repeats to the byte.
 //!
 //! Without more it runs as many seeds as fit into a short time. `RINGD_CLUSTER_SEEDS` gives a number of seeds, or a
-//! range `from..to`; `RINGD_CLUSTER_SEED` repeats one.
+//! range `from..to`; `RINGD_CLUSTER_SEED` repeats one; with `RINGD_CLUSTER_ALL` it goes on behind a failure.
 
 use ringd::sim::cluster::{Canary, Failure, Report, run};
 use std::{

@@ -1,14 +1,14 @@
-//! Whole clusters, simulated: the shipped log cores of three or five members, each on a disk and a clock of its own, and
-//! a network between them.
+//! Whole clusters, simulated: the shipped log cores of three or five members, each on a disk and a clock of its own,
+//! and a network between them.
 //!
 //! A seed decides everything: what clients ask of whom, how messages are delayed, lost, repeated and overtaken, who is
 //! cut off from whom and in which direction, which member stands still, loses power or is killed with what it had not
 //! synced, whose disk is slow, whose clock drifts or jumps, who is to lead, who joins and who leaves. Then all of that
 //! ends, and the cluster has to be whole again.
 //!
-//! Judged are: every applied entry against the one that any member applied at its index ([`ledger`]), every answer
-//! against the naive model, the histories of all clients by a search for an order ([`linear`]), watches on every member,
-//! the time that leases live ([`leases`]), one leader for a term at most; and in the end that all members hold the same.
+//! Judged are: every applied entry against the one that any member applied at its index (`ledger`), every answer
+//! against the naive model, the histories of all clients by a search for an order (`linear`), watches on every member,
+//! the time that leases live (`leases`), one leader for a term at most; and in the end that all members hold the same.
 //! What is broken on purpose by a [`Canary`] has to be noticed.
 
 mod admin;
