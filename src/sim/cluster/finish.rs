@@ -53,7 +53,7 @@ impl World {
             let (leader, last) = (core.leader(), core.last_index());
             let node = core.node();
             lines.push(format!(
-                "{}: term {}, leads {leads}, leader {leader}, last {last}, commit {}, applied {applied}, {pending} pending",
+                "{}: term {}, leads {leads}, leader {leader}, {last} logged, {} committed, {applied} applied, {pending} open",
                 member.id,
                 node.term(),
                 node.commit_index()

@@ -109,7 +109,7 @@ impl LeaseTimes {
         let proposed = self.proposed.get(&request).unwrap_or(now).clone();
         if !passed(&lease.since, &proposed, lease.ttl_s) {
             return Err(format!(
-                "a member ended lease {id} before its {} s were over: clocks were {:?} at its renewal, {proposed:?} then",
+                "a member ended lease {id} early, of its {} s: clocks were {:?} at its renewal, {proposed:?} then",
                 lease.ttl_s, lease.since
             ));
         }

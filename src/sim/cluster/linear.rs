@@ -1,9 +1,9 @@
 //! Whether a recorded history of clients is linearizable: Wing and Gong's search with Lowe's memory of what was tried.
 //!
 //! The whole store is one object. Its states are the prefixes of the history of records that was read in the end, so
-//! a state is a revision: a write fits a state when it makes just the records of the next revision, and a read when it saw
-//! what was alive. That final history is itself an observation that any order has to end in. Requests whose outcome is
-//! unknown may have happened at any time after they were asked for, or never.
+//! a state is a revision: a write fits a state when it makes just the records of the next revision, and a read when it
+//! saw what was alive. That final history is itself an observation that any order has to end in. Requests whose
+//! outcome is unknown may have happened at any time after they were asked for, or never.
 
 use crate::sim::model::{Condition, Model, Op, Put, Record};
 use std::collections::HashSet;
