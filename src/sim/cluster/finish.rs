@@ -51,12 +51,10 @@ impl World {
             };
             let (leads, applied, pending) = (core.leads(), core.state().applied_index(), core.pending());
             let (leader, last) = (core.leader(), core.last_index());
-            let node = core.node();
+            let (term, commit) = (core.node().term(), core.node().commit_index());
             lines.push(format!(
-                "{}: term {}, leads {leads}, leader {leader}, {last} logged, {} committed, {applied} applied, {pending} open",
-                member.id,
-                node.term(),
-                node.commit_index()
+                "{}: term {term}, leads {leads}, leader {leader}, log {applied}/{commit}/{last}, open {pending}",
+                member.id
             ));
         }
         lines.join("; ")
