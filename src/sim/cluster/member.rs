@@ -15,6 +15,7 @@ use crate::sim::reads::SlowReads;
 use crate::sim::report;
 use crate::sim::watchers::Watchers;
 use crate::state::members::Member as Described;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// A member in the order of its ends and starts.
@@ -49,6 +50,8 @@ pub struct Member {
     pub scanned: u64,
     /// The newest revision that a read has seen in this life.
     pub revision: i64,
+    /// For a canary: when leases end that it knew the time of.
+    pub deadlines: BTreeMap<i64, Duration>,
     /// It was removed and has ended.
     pub is_gone: bool,
 }
@@ -123,6 +126,7 @@ impl Member {
             applied: 0,
             scanned: 0,
             revision: 0,
+            deadlines: BTreeMap::new(),
             is_gone: false,
         }
     }
@@ -151,6 +155,7 @@ impl Member {
         self.wake_us = self.disk.now();
         self.started_us = self.clock.at(self.wake_us);
         (self.applied, self.scanned, self.revision) = (0, 0, 0);
+        self.deadlines.clear();
         self.reads.forget();
         self.watchers.restarted(&core, Duration::ZERO);
         self.core = Some(core);

@@ -42,7 +42,7 @@ pub enum Canary {
     DroppedEvent,
     /// Writes are acknowledged before they are committed.
     AnswerBeforeCommit,
-    /// Who believes to lead revokes leases without asking whether it still does.
+    /// Who led revokes leases without asking whether it still does.
     UnconfirmedExpiry,
 }
 

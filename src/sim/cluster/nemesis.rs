@@ -7,6 +7,7 @@ use crate::proto::etcdserverpb::{InternalRaftRequest, LeaseRevokeRequest};
 use crate::raft::messages::FromPeers;
 use crate::sim::load::SHORT_LEASES;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// How often members are told who can be reached, in microseconds.
 const CONNECTIONS_US: u64 = 1_000_000;
@@ -253,7 +254,7 @@ impl World {
         }
     }
 
-    /// For the canary: whoever believes to lead revokes what has run out.
+    /// For the canary: whoever led when a lease was renewed revokes it when its time is over, still leading or not.
     pub(super) fn expire_unasked(&mut self, id: u64) {
         if self.canary != Canary::UnconfirmedExpiry {
             return;
@@ -262,13 +263,13 @@ impl World {
         let now = member.now(self.now_us);
         let Some(core) = member.core.as_mut() else { return };
         for lease in SHORT_LEASES {
-            let left = core
-                .state()
-                .lessor()
-                .time_to_live(lease, false, now)
-                .and_then(|lease| lease.remaining_s);
-            // Whole seconds, cut: from a second behind its end on.
-            if left.is_some_and(|left| left < 0) {
+            let left = core.state().lessor().time_to_live(lease, false, now);
+            if let Some(left) = left.as_ref().and_then(|lease| lease.remaining_s) {
+                // Whole seconds, cut.
+                let ends = now + Duration::from_secs(left.unsigned_abs() + 1);
+                member.deadlines.insert(lease, ends);
+            } else if member.deadlines.get(&lease).is_some_and(|ends| *ends <= now) {
+                member.deadlines.remove(&lease);
                 let request = InternalRaftRequest {
                     lease_revoke: Some(LeaseRevokeRequest { id: lease }),
                     ..Default::default()
