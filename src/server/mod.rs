@@ -212,6 +212,10 @@ impl Life<'_> {
         if matches!(end, Ok(End::Signal)) {
             end_of_log.leave(&log_bell);
         }
+        if !matches!(&end, Ok(End::Log(Err(Fatal::Installed)))) {
+            // Who comes now is refused, and not left waiting for nobody.
+            listeners.clear();
+        }
         acceptor.stop();
         cores.stops.iter().for_each(StopCore::stop);
         for core in cores.serving {

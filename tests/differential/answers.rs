@@ -196,11 +196,18 @@ fn merge_chunks(reply: &Reply) -> Result<pb::RangeResponse, String> {
 /// So many rows Go sorts by insertion, which leaves equal ones in the order of their keys.
 const FEW_ROWS: i64 = 12;
 
-/// Puts rows that a sort leaves in any order into the order of their keys. Where a limit cuts through such rows, any
-/// of them may have been left out, so that only the value sorted by counts.
+/// Puts rows that a sort leaves in any order into the order of their keys, but for those few that it does not.
 fn settle_ties(asked: &pb::RangeRequest, answer: &mut pb::RangeResponse) {
+    if answer.count > FEW_ROWS {
+        settle_all_ties(asked, answer);
+    }
+}
+
+/// Puts rows that are equal in what is sorted by into the order of their keys. Where a limit cuts through such rows, any
+/// of them may have been left out, so that only the value sorted by counts.
+pub fn settle_all_ties(asked: &pb::RangeRequest, answer: &mut pb::RangeResponse) {
     let target = pb::range_request::SortTarget::try_from(asked.sort_target).unwrap_or_default();
-    if target == pb::range_request::SortTarget::Key || answer.count <= FEW_ROWS {
+    if target == pb::range_request::SortTarget::Key {
         return;
     }
     let by = |kv: &mvccpb::KeyValue| sorted_by(target, kv);
