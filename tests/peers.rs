@@ -48,6 +48,8 @@ fn peers_are_answered_as_etcd_does() {
         "/members",
         "/members?a=b",
         "/members/",
+        "/downgrade/enabled",
+        "/downgrade/enabled/",
         "//members",
         "/a/../version",
         "/health",

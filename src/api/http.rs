@@ -39,6 +39,8 @@ pub(super) enum Page {
     Version,
     /// `/members`.
     Members,
+    /// `/downgrade/enabled`.
+    Downgrade,
     /// `/health`, leaving alarms of these names out.
     Health { excluded: Vec<String>, serializable: bool },
     /// `/livez`, `/readyz` and the paths of single checks.
@@ -55,6 +57,7 @@ impl Page {
         match self {
             Page::Health { serializable, .. } => !serializable,
             Page::Checks { checks, .. } => checks.contains(&Check::LinearizableRead),
+            Page::Downgrade => true,
             Page::Metrics | Page::Version | Page::Members => false,
         }
     }
@@ -184,6 +187,7 @@ impl Api {
             }
             (Page::Version, Ok(status)) => self.version(status),
             (Page::Members, Ok(status)) => peer::members(self.settings.identity.cluster_id, &status.members),
+            (Page::Downgrade, status) => peer::downgrade(self.settings.identity.cluster_id, status.err()),
             (Page::Version | Page::Members, Err(error)) => Response::error(503, &error.message),
             (Page::Health { excluded, serializable }, status) => {
                 let problem = match status {
@@ -278,6 +282,7 @@ fn route(offer: Offer, request: &http1::Request) -> Route {
     let page = match path.as_str() {
         "/version" if offer != Offer::Metrics => Page::Version,
         "/members" if offer == Offer::Peer => Page::Members,
+        "/downgrade/enabled" if offer == Offer::Peer => Page::Downgrade,
         _ if offer == Offer::Peer => return Route::Answer(Response::error(404, "404 page not found")),
         "/metrics" => return Route::Page(Page::Metrics),
         "/health" => Page::Health {

@@ -3,6 +3,7 @@
 
 use super::http::Response;
 use super::service::Api;
+use crate::grpc::Status;
 use crate::raft::transport::Transport;
 use crate::state::members::Member;
 
@@ -23,6 +24,15 @@ pub(super) fn members(cluster_id: u64, members: &[Member]) -> Response {
         .replace('<', "\\u003c")
         .replace('>', "\\u003e");
     Response::new(200, "application/json", format!("{list}\n")).with("X-Etcd-Cluster-Id", format!("{cluster_id:x}"))
+}
+
+/// The answer to `/downgrade/enabled`: no downgrade is ever under way. `failure` is that of the read that makes sure.
+pub(super) fn downgrade(cluster_id: u64, failure: Option<&Status>) -> Response {
+    let answer = match failure {
+        None => Response::new(200, "text/plain", "false".to_string()),
+        Some(failure) => Response::error(500, &format!("failed linearized read: {}", failure.message)),
+    };
+    answer.with("X-Etcd-Cluster-Id", format!("{cluster_id:x}"))
 }
 
 #[cfg(test)]

@@ -100,6 +100,10 @@ impl Named {
             masked = mask_after(&masked, name, |character| character.is_ascii_digit());
         }
         masked = mask_after(&masked, "took = ", |character| !character.is_whitespace());
+        // In some places an id of fewer digits is filled up with spaces.
+        while masked.contains("  ") {
+            masked = masked.replace("  ", " ");
+        }
         let mut lines: Vec<String> = masked.lines().map(in_order).collect();
         lines.sort();
         lines.join("\n")
