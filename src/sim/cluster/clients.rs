@@ -87,6 +87,16 @@ impl World {
         self.tokens
     }
 
+    /// A lease was ended by a member: to clients, somebody's request whose answer nobody saw.
+    pub(super) fn ended_by_itself(&mut self, id: i64) {
+        let called = self.moment();
+        self.history.push(Operation {
+            asked: Asked::Write(Op::Revoke { id }),
+            called,
+            returned: None,
+        });
+    }
+
     /// Lets the clients whose time has come ask, or give up.
     pub(super) fn clients_act(&mut self) -> Result<(), String> {
         for at in 0..self.clients.len() {
@@ -176,7 +186,8 @@ impl World {
             returned: None,
         });
         let number = self.history.len() - 1;
-        if self.canary == Canary::AnswerBeforeCommit && !matches!(op, Op::Compact { .. } | Op::Grant { .. }) {
+        // What nobody can refuse.
+        if self.canary == Canary::AnswerBeforeCommit && matches!(&op, Op::Put(put) if put.lease == 0) {
             // Acknowledged when it is sent.
             let returned = self.moment();
             self.history[number].returned = Some((returned, Told::Done));

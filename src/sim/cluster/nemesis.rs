@@ -137,7 +137,7 @@ impl World {
     }
 
     fn crash_somebody(&mut self) {
-        let everybody = self.one_in(6);
+        let everybody = self.one_in(6) || self.canary == Canary::SendBeforePersist;
         let Some(one) = self.somebody() else { return };
         let ids: Vec<u64> = if everybody { self.up().collect() } else { vec![one] };
         for id in ids {

@@ -168,6 +168,10 @@ impl World {
         member.disk.set_syncs_lie(self.canary == Canary::SyncsLie);
         let core = member.core.as_mut().expect("it has started");
         core.node().set_sends_early(early);
+        if early && id > 1 {
+            // What left early is on its way to the disk for long.
+            member.disk.set_delay_us(100_000..600_000);
+        }
         self.observe(id)
     }
 
@@ -277,7 +281,7 @@ impl World {
             member.scanned = 0;
         }
         let applied = core.state().applied_index();
-        let mut digest = Vec::new();
+        let (mut digest, mut ended) = (Vec::new(), Vec::new());
         while member.applied < applied {
             member.applied += 1;
             // What a checkpoint holds may be in memory no more.
@@ -307,11 +311,13 @@ impl World {
                     own: true,
                 }) => {
                     self.leases.ended(lease, request, &clocks)?;
+                    ended.push(lease);
                 }
                 None => {}
             }
         }
         digest.into_iter().for_each(|value| self.note(value));
+        ended.into_iter().for_each(|id| self.ended_by_itself(id));
         Ok(())
     }
 }
