@@ -133,7 +133,7 @@ impl LogCore {
                 let needed = self.state.needs(&request);
                 if !needed.is_empty() {
                     let root = self.checkpoints.store().root().clone();
-                    self.loader.start(root, needed);
+                    self.loader.start(root, needed, self.state.stand_ins(&request));
                 }
                 self.applier.current = Some(Current {
                     position,
@@ -185,7 +185,8 @@ impl LogCore {
             }
             Progress::Needs(revisions) => {
                 let root = self.checkpoints.store().root().clone();
-                self.loader.start(root, revisions);
+                let stand_ins = self.state.stand_ins(&current.request);
+                self.loader.start(root, revisions, stand_ins);
                 Ok(None)
             }
             Progress::Done(outcome) => {

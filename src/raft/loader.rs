@@ -8,6 +8,7 @@ use crate::io::disk::{Completion, Disk, FileId, Operation, Outcome};
 use crate::mvcc::record::KeyValueView;
 use crate::mvcc::revision::Revision;
 use crate::pages::{PageAddress, PageCache, ReadFailure, RecordId, RecordScan, Root, Scanned};
+use crate::state::stand_in::StandIns;
 use bytes::Bytes;
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -19,6 +20,7 @@ pub struct Loader {
     cache: PageCache,
     root: Option<Root>,
     wanted: Vec<Revision>,
+    stand_ins: StandIns,
     found: HashMap<Revision, Bytes>,
     in_flight: Option<PageAddress>,
     /// How the last read failed, until somebody asks for what it was to bring.
@@ -66,16 +68,17 @@ impl Loader {
             cache: PageCache::new(cache_bytes),
             root: None,
             wanted: Vec::new(),
+            stand_ins: StandIns::default(),
             found: HashMap::new(),
             in_flight: None,
             failed: None,
         }
     }
 
-    /// Starts to fetch records from `root`.
-    pub fn start(&mut self, root: Root, wanted: Vec<Revision>) {
+    /// Starts to fetch records from `root`. Of those that have one only the stand-in is kept.
+    pub fn start(&mut self, root: Root, wanted: Vec<Revision>, stand_ins: StandIns) {
         assert!(self.in_flight.is_none(), "one fetch at a time");
-        (self.root, self.wanted) = (Some(root), wanted);
+        (self.root, self.wanted, self.stand_ins) = (Some(root), wanted, stand_ins);
         self.failed = None;
         self.found.clear();
     }
@@ -115,7 +118,10 @@ impl Loader {
             };
             match root.record(&mut self.cache, id) {
                 Ok(Some(record)) => {
-                    self.found.insert(revision, stored_bytes(&record.view()));
+                    let record = record.view();
+                    let stand_in = self.stand_ins.of(revision, record.value);
+                    let kept = stand_in.unwrap_or_else(|| stored_bytes(&record));
+                    self.found.insert(revision, kept);
                     self.wanted.pop();
                 }
                 Ok(None) => return Err(LoadError::Missing(revision)),

@@ -16,7 +16,7 @@ use crate::state::quota;
 use crate::state::read::Records;
 use crate::state::run::{Deletion, Running, Work, Writing};
 use crate::state::run_txn::{Deciding, TxnRun};
-use bytes::Bytes;
+use crate::state::stand_in::StandIns;
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -74,6 +74,11 @@ impl State {
             needed.retain(|revision| window.get(*revision).is_none());
         }
         needed
+    }
+
+    /// What may stand in for those of them whose values are only compared.
+    pub fn stand_ins(&self, request: &InternalRaftRequest) -> StandIns {
+        StandIns::new(request, self.keys())
     }
 
     /// Applies an entry. `fetched` has what [`State::needs`] names. `budget` bounds the work of this call: about a
@@ -220,8 +225,8 @@ impl State {
         let mut records = HashMap::new();
         for revision in needed_by_txn(txn, self.keys(), self.revision) {
             if window.get(revision).is_none() {
-                let record = fetched.record(revision).ok_or(StateError::MissingRecord(revision))?;
-                records.insert(revision, Bytes::copy_from_slice(record));
+                let record = fetched.kept(revision).ok_or(StateError::MissingRecord(revision))?;
+                records.insert(revision, record);
             }
         }
         let records = Deciding {

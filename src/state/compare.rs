@@ -192,11 +192,18 @@ fn holds_of(compare: &Compare, meta: &KeyMeta, records: &impl Records) -> Result
     if !needs_values(compare) {
         return Ok(judge(compare, compare_number(compare, Some(meta))));
     }
-    let wanted = match &compare.target_union {
-        Some(TargetUnion::Value(value)) => &value[..],
+    Ok(judge(
+        compare,
+        value_of(records, meta.revision)?.cmp(wanted_value(compare)),
+    ))
+}
+
+/// What a value is compared with.
+pub(crate) fn wanted_value(compare: &Compare) -> &[u8] {
+    match &compare.target_union {
+        Some(TargetUnion::Value(value)) => value,
         _ => b"",
-    };
-    Ok(judge(compare, value_of(records, meta.revision)?.cmp(wanted)))
+    }
 }
 
 /// The value of a record that was fetched before.

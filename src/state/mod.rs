@@ -28,6 +28,7 @@ pub mod range;
 pub mod read;
 mod run;
 mod run_txn;
+pub mod stand_in;
 pub mod validate;
 
 pub use apply::{Entry, Progress};

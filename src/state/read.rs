@@ -33,11 +33,20 @@ pub(crate) fn for_each(
 pub trait Records {
     /// The stored `mvccpb.KeyValue` of a revision.
     fn record(&self, revision: Revision) -> Option<&[u8]>;
+
+    /// The same, to be kept: shared where that can be.
+    fn kept(&self, revision: Revision) -> Option<Bytes> {
+        self.record(revision).map(Bytes::copy_from_slice)
+    }
 }
 
 impl Records for HashMap<Revision, Bytes> {
     fn record(&self, revision: Revision) -> Option<&[u8]> {
         self.get(&revision).map(|bytes| &bytes[..])
+    }
+
+    fn kept(&self, revision: Revision) -> Option<Bytes> {
+        self.get(&revision).cloned()
     }
 }
 

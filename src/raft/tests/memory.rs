@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::limits::CHECKPOINT_INTERVAL;
+use std::collections::HashSet;
 
 fn put(key: &str, value: usize) -> InternalRaftRequest {
     InternalRaftRequest {
@@ -121,4 +122,70 @@ fn proposals_that_wait_are_bounded_and_one_always_may() {
     assert_eq!((applied(&replies), replies.iter().filter(dropped).count()), (1, 2));
     propose(&mut bench, 4, &put("key", 900), 1);
     assert_eq!(applied(&bench.settle()), 1);
+}
+
+/// Of records that are only compared nothing is kept; of one that is put again its value is.
+#[test]
+fn a_compare_of_all_values_holds_none_of_them() {
+    const KEYS: usize = 60;
+    const VALUE: usize = 100_000;
+    let mut boot = boot();
+    boot.options.memory.window = 1;
+    let mut bench = Bench::new(boot);
+    for key in 0..KEYS {
+        bench.apply(put(&format!("key{key:03}"), VALUE));
+    }
+    for _ in 0..3 {
+        bench.now += CHECKPOINT_INTERVAL;
+        bench.put("other", b"1");
+    }
+    let compare = |result: compare::CompareResult, value: Vec<u8>| Compare {
+        key: "key".into(),
+        range_end: "kez".into(),
+        result: result as i32,
+        target: compare::CompareTarget::Value as i32,
+        target_union: Some(compare::TargetUnion::Value(value.into())),
+    };
+    let kept = PutRequest {
+        key: "key007".into(),
+        ignore_value: true,
+        ..Default::default()
+    };
+    let mut txn = TxnRequest {
+        compare: vec![
+            compare(compare::CompareResult::Equal, vec![b'v'; VALUE]),
+            compare(compare::CompareResult::Less, b"w".to_vec()),
+            compare(compare::CompareResult::Greater, b"u".to_vec()),
+        ],
+        success: vec![RequestOp {
+            request: Some(request_op::Request::RequestPut(kept)),
+        }],
+        failure: vec![],
+    };
+    for holds in [true, false] {
+        let request = InternalRaftRequest {
+            txn: Some(txn.clone()),
+            ..Default::default()
+        };
+        let (outcome, _) = bench.apply(request);
+        assert!(
+            matches!(outcome.answer, Ok(Answer::Txn(ref txn)) if txn.succeeded == holds),
+            "{outcome:?}"
+        );
+        let found = bench.core.loader.found();
+        assert!(
+            found.len() >= KEYS / 2,
+            "{} records were not in the window",
+            found.len()
+        );
+        let large: HashSet<*const u8> = found
+            .values()
+            .filter(|record| record.len() > VALUE / 2)
+            .map(|record| record.as_ptr())
+            .collect();
+        assert!(large.len() <= 2, "{} values are held", large.len());
+        txn.compare
+            .push(compare(compare::CompareResult::NotEqual, vec![b'v'; VALUE]));
+    }
+    assert_eq!(bench.core.state().readable().revision, KEYS as i64 + 5);
 }

@@ -79,7 +79,13 @@ impl Member {
                 }
                 progress => return self.finish(progress),
             }
-            fetched.extend(needs.iter().map(|at| (*at, self.records[at].1.clone())));
+            let stand_ins = self.state.stand_ins(request);
+            fetched.extend(needs.iter().map(|at| {
+                let stored = &self.records[at].1;
+                let value = KeyValueView::decode(stored).expect("a record").value;
+                let stand_in = stand_ins.of(*at, value);
+                (*at, stand_in.unwrap_or_else(|| stored.clone()))
+            }));
         }
         let progress = self.state.apply(&entry, &fetched, self.budget);
         self.finish(progress)
