@@ -203,8 +203,8 @@ fn settle_ties(asked: &pb::RangeRequest, answer: &mut pb::RangeResponse) {
     }
 }
 
-/// Puts rows that are equal in what is sorted by into the order of their keys. Where a limit cuts through such rows, any
-/// of them may have been left out, so that only the value sorted by counts.
+/// Puts rows that are equal in what is sorted by into the order of their keys. Where a limit cuts through such rows,
+/// any of them may have been left out, so that only the value sorted by counts.
 pub fn settle_all_ties(asked: &pb::RangeRequest, answer: &mut pb::RangeResponse) {
     let target = pb::range_request::SortTarget::try_from(asked.sort_target).unwrap_or_default();
     if target == pb::range_request::SortTarget::Key {
