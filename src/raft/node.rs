@@ -91,7 +91,8 @@ pub struct Node {
 
 impl Node {
     /// A node that continues from `storage`.
-    pub fn new(options: Options, storage: LogStorage) -> Result<Node, raft::Error> {
+    pub fn new(options: Options, mut storage: LogStorage) -> Result<Node, raft::Error> {
+        storage.applied(options.applied);
         let config = Config {
             id: options.id,
             election_tick: options.election_ticks,
@@ -313,6 +314,7 @@ impl Node {
     /// The state machine holds everything up to `index`.
     pub fn applied(&mut self, index: u64) {
         self.raw.advance_apply_to(index);
+        self.raw.mut_store().applied(index);
     }
 
     /// Whether a membership change may be in the log and is not applied.
@@ -335,9 +337,9 @@ impl Node {
         storage.release_to(position.index, kept, bytes_max);
     }
 
-    /// Payload bytes of the entries held in memory.
-    pub fn log_bytes(&self) -> usize {
-        self.raw.store().bytes()
+    /// Payload bytes of the entries that are not applied.
+    pub fn unapplied_bytes(&self) -> usize {
+        self.raw.store().unapplied_bytes()
     }
 
     /// Whether this member leads.

@@ -125,7 +125,7 @@ impl LogCore {
 
     pub(super) fn step(&mut self, message: Message, now: Duration) {
         let node = self.replica.node();
-        let is_behind = node.log_bytes() > RAFT_UNAPPLIED_BYTES_MAX && !node.is_leader();
+        let is_behind = node.unapplied_bytes() > RAFT_UNAPPLIED_BYTES_MAX && !node.is_leader();
         if is_behind && !message.entries.is_empty() {
             // The leader hears nothing of it and tries again, as after a loss.
             return;

@@ -16,6 +16,9 @@ pub struct LogStorage {
     entries: VecDeque<Entry>,
     /// Sum of the payload bytes of `entries`.
     bytes: usize,
+    /// The last entry that was applied, and the sum of the payload bytes behind it.
+    applied: u64,
+    unapplied_bytes: usize,
     hard_state: HardState,
     conf_state: ConfState,
     /// What a durable checkpoint holds: a snapshot that can be sent.
@@ -43,6 +46,8 @@ impl LogStorage {
             released,
             entries: VecDeque::new(),
             bytes: 0,
+            applied: released.index,
+            unapplied_bytes: 0,
             hard_state,
             conf_state,
             snapshot: None,
@@ -67,9 +72,12 @@ impl LogStorage {
             );
             while self.entries.len() as u64 > offset {
                 let replaced = self.entries.pop_back().expect("longer than offset");
+                assert!(replaced.index > self.applied, "entry {} is applied", replaced.index);
                 self.bytes -= replaced.data.len();
+                self.unapplied_bytes -= replaced.data.len();
             }
             self.bytes += entry.data.len();
+            self.unapplied_bytes += entry.data.len();
             self.entries.push_back(entry);
         }
     }
@@ -98,9 +106,19 @@ impl LogStorage {
         });
     }
 
-    /// Drops entries up to and including `index`, the newest `kept` of them excepted as long as what is held stays
-    /// within `bytes_max`, and never the last one held.
+    /// The state machine holds everything up to and including `index`.
+    pub fn applied(&mut self, index: u64) {
+        while self.applied < index {
+            self.applied += 1;
+            let applied = self.entry(self.applied).map_or(0, |entry| entry.data.len());
+            self.unapplied_bytes -= applied;
+        }
+    }
+
+    /// Drops entries up to and including `index`, which the state machine holds, the newest `kept` of them excepted as
+    /// long as what is held stays within `bytes_max`, and never the last one held.
     pub fn release_to(&mut self, index: u64, kept: u64, bytes_max: usize) {
+        self.applied(index.min(self.last()));
         let kept_after = index.saturating_sub(kept);
         while self.entries.len() > 1
             && self.entries[0].index <= index
@@ -121,9 +139,9 @@ impl LogStorage {
         self.entries.get(usize::try_from(offset).ok()?)
     }
 
-    /// Payload bytes held.
-    pub fn bytes(&self) -> usize {
-        self.bytes
+    /// Payload bytes held of entries that are not applied.
+    pub fn unapplied_bytes(&self) -> usize {
+        self.unapplied_bytes
     }
 
     fn last(&self) -> u64 {
@@ -255,7 +273,7 @@ mod tests {
         storage.append([entry(6, 3)]);
         assert_eq!(storage.last_index().unwrap(), 6);
         assert_eq!(storage.term(6).unwrap(), 3);
-        assert_eq!(storage.bytes(), 20);
+        assert_eq!((storage.bytes, storage.unapplied_bytes()), (20, 20));
     }
 
     #[test]
@@ -266,7 +284,7 @@ mod tests {
         assert_eq!(storage.term(6).unwrap(), 2);
         storage.release_to(100, 0, usize::MAX);
         assert_eq!(storage.last_index().unwrap(), 7);
-        assert_eq!(storage.bytes(), 10);
+        assert_eq!((storage.bytes, storage.unapplied_bytes()), (10, 0));
     }
 
     #[test]
@@ -278,6 +296,21 @@ mod tests {
         assert_eq!(storage.first_index().unwrap(), 6);
         storage.release_to(6, 1, 15);
         assert_eq!(storage.first_index().unwrap(), 7);
+    }
+
+    #[test]
+    fn what_is_kept_for_followers_is_not_unapplied() {
+        let mut storage = storage();
+        assert_eq!(storage.unapplied_bytes(), 30);
+        storage.applied(6);
+        storage.applied(5);
+        assert_eq!((storage.bytes, storage.unapplied_bytes()), (30, 10));
+        storage.append([entry(7, 3), entry(8, 3)]);
+        assert_eq!((storage.bytes, storage.unapplied_bytes()), (40, 20));
+        storage.release_to(6, 1, usize::MAX);
+        assert_eq!((storage.bytes, storage.unapplied_bytes()), (30, 20));
+        storage.applied(8);
+        assert_eq!((storage.bytes, storage.unapplied_bytes()), (30, 0));
     }
 
     #[test]

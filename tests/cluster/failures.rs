@@ -13,14 +13,13 @@ use crate::support::{
     block_on,
     cluster::{Cluster, PATIENCE},
     etcd::{PUT, RANGE, get, get_prefix, put},
-    grpc::{Channel, Status},
+    grpc::Channel,
+    roaming::Roaming,
     server::Program,
 };
 
 /// Clients that write at once.
 const CLIENTS: usize = 4;
-/// How long a client waits for one answer before it tries another member.
-const ATTEMPT: Duration = Duration::from_secs(10);
 
 /// What clients have done.
 #[derive(Default)]
@@ -32,55 +31,9 @@ struct Load {
     stop: Cell<bool>,
 }
 
-/// Connections to members, made anew when they break.
-struct Client {
-    addresses: Vec<String>,
-    at: usize,
-    channel: Option<Channel>,
-}
-
-impl Client {
-    /// Calls one member after the other until one answers.
-    async fn call<R: prost::Message + Default>(&mut self, path: &str, request: &impl prost::Message) -> R {
-        let deadline = tokio::time::Instant::now() + 2 * PATIENCE;
-        loop {
-            match tokio::time::timeout(ATTEMPT, self.attempt(path, request)).await {
-                Ok(Ok(answer)) => return answer,
-                other => {
-                    let other = other.map(|answer| answer.err());
-                    assert!(tokio::time::Instant::now() < deadline, "no member answers: {other:?}");
-                    self.channel = None;
-                    self.at = (self.at + 1) % self.addresses.len();
-                    tokio::time::sleep(Duration::from_millis(20)).await;
-                }
-            }
-        }
-    }
-
-    async fn attempt<R: prost::Message + Default>(
-        &mut self,
-        path: &str,
-        request: &impl prost::Message,
-    ) -> Result<R, Status> {
-        if self.channel.is_none() {
-            let connected = Channel::connect(&self.addresses[self.at]).await;
-            self.channel = Some(connected.map_err(|error| Status {
-                code: Status::TRANSPORT,
-                message: error.to_string(),
-            })?);
-        }
-        let channel = self.channel.as_ref().expect("it was just made");
-        channel.call(path, request).await
-    }
-}
-
 /// Writes key after key through one member and reads each at once through another.
 async fn write(load: Rc<Load>, addresses: Vec<String>, number: usize) {
-    let client = |at: usize| Client {
-        addresses: addresses.clone(),
-        at: at % addresses.len(),
-        channel: None,
-    };
+    let client = |at: usize| Roaming::new(addresses.clone(), at);
     let (mut writer, mut reader) = (client(number), client(number + 1));
     let mut last_revision = 0;
     for count in 0.. {

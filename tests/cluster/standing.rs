@@ -9,8 +9,8 @@ use crate::support::{
     block_on,
     cluster::{Cluster, PATIENCE},
     etcd::{
-        ALARM, COMPACT, HASH_KV, LEASE_GRANT, LEASE_KEEP_ALIVE, LEASE_LEASES, LEASE_TIME_TO_LIVE, MEMBER_LIST, PUT,
-        RANGE, RANGE_STREAM, STATUS, TXN, WATCH, create_watch, get, put,
+        ALARM, COMPACT, HASH_KV, LEASE_GRANT, LEASE_KEEP_ALIVE, LEASE_LEASES, LEASE_TIME_TO_LIVE, MEMBER_LIST,
+        MEMBER_PROMOTE, PUT, RANGE, RANGE_STREAM, STATUS, TXN, WATCH, create_watch, get, put,
     },
     grpc::{Channel, Status, Stream},
     http::request,
@@ -19,7 +19,6 @@ use crate::support::{
 
 const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
 const HEALTH_WATCH: &str = "/grpc.health.v1.Health/Watch";
-const MEMBER_PROMOTE: &str = "/etcdserverpb.Cluster/MemberPromote";
 
 /// Metadata of those who want a leader.
 const WANTED: &[(&str, &str)] = &[("hasleader", "true")];

@@ -45,13 +45,25 @@ fn arguments(program: Program) -> &'static [&'static str] {
 impl Cluster {
     /// Founds a cluster of one member of each program, and waits until all of them serve.
     pub fn start(programs: &[Program]) -> Self {
-        let members = programs
-            .iter()
-            .map(|program| Server::prepare(*program, arguments(*program)))
-            .collect();
-        let mut cluster = Self { members };
-        let list = cluster.list(NAMES.iter().map(|name| name.to_string()));
-        for (member, name) in cluster.members.iter_mut().zip(NAMES) {
+        let mut cluster = Self::unfounded(programs, &[]);
+        cluster.found();
+        cluster.wait();
+        cluster
+    }
+
+    /// One member of each program, with further flags, and none of them started.
+    pub fn unfounded(programs: &[Program], flags: &[&str]) -> Self {
+        let prepare = |program: &Program| Server::prepare(*program, &[arguments(*program), flags].concat());
+        let members = programs.iter().map(prepare).collect();
+        Self { members }
+    }
+
+    /// Starts them as the members of a new cluster, and does not wait for them.
+    pub fn found(&mut self) {
+        let members = NAMES.iter().zip(&self.members);
+        let members = members.map(|(name, member)| format!("{name}=http://{}", member.advertised_peer_address()));
+        let list = members.collect::<Vec<_>>().join(",");
+        for (member, name) in self.members.iter_mut().zip(NAMES) {
             member.set_part(Part {
                 name: name.to_string(),
                 members: list.clone(),
@@ -59,8 +71,6 @@ impl Cluster {
             });
             member.spawn().expect("a member starts");
         }
-        cluster.wait();
-        cluster
     }
 
     /// Of three members of one program.
@@ -68,26 +78,31 @@ impl Cluster {
         Self::start(&[program; 3])
     }
 
-    fn list(&self, names: impl Iterator<Item = String>) -> String {
-        let members = names.zip(&self.members);
-        let members = members.map(|(name, member)| format!("{name}=http://{}", member.peer_address()));
-        members.collect::<Vec<_>>().join(",")
-    }
-
     /// A further member, prepared and not started: its peer URL is what `member add` is told.
     pub fn prepare(&mut self, program: Program, name: &str) -> usize {
+        let new = self.reserve(program);
+        let all: Vec<usize> = (0..new).collect();
+        self.join(new, name, &all);
+        new
+    }
+
+    /// A further member that has its addresses and nothing more.
+    pub fn reserve(&mut self, program: Program) -> usize {
         self.members.push(Server::prepare(program, arguments(program)));
-        let names = self.members.iter().map(|member| member.name().to_string());
-        let mut names: Vec<String> = names.collect();
-        *names.last_mut().expect("the new one") = name.to_string();
-        let members = self.list(names.into_iter());
-        let part = Part {
-            name: name.to_string(),
-            members,
-            joins: true,
-        };
-        self.members.last_mut().expect("the new one").set_part(part);
         self.members.len() - 1
+    }
+
+    /// Prepares a member to join these.
+    pub fn join(&mut self, new: usize, name: &str, members: &[usize]) {
+        let url = |name: &str, member: &Server| format!("{name}=http://{}", member.advertised_peer_address());
+        let old = members.iter().map(|member| &self.members[*member]);
+        let mut all: Vec<String> = old.map(|member| url(member.name(), member)).collect();
+        all.push(url(name, &self.members[new]));
+        self.members[new].set_part(Part {
+            name: name.to_string(),
+            members: all.join(","),
+            joins: true,
+        });
     }
 
     /// Waits until every member that was started serves.

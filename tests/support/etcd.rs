@@ -22,6 +22,9 @@ pub const HASH_KV: &str = "/etcdserverpb.Maintenance/HashKV";
 pub const ALARM: &str = "/etcdserverpb.Maintenance/Alarm";
 pub const MOVE_LEADER: &str = "/etcdserverpb.Maintenance/MoveLeader";
 pub const MEMBER_LIST: &str = "/etcdserverpb.Cluster/MemberList";
+pub const MEMBER_ADD: &str = "/etcdserverpb.Cluster/MemberAdd";
+pub const MEMBER_PROMOTE: &str = "/etcdserverpb.Cluster/MemberPromote";
+pub const MEMBER_REMOVE: &str = "/etcdserverpb.Cluster/MemberRemove";
 
 /// The end of the range of all keys that begin with `prefix`.
 pub fn prefix_end(prefix: &[u8]) -> Vec<u8> {

@@ -13,6 +13,8 @@ pub mod frames;
 pub mod grpc;
 pub mod http;
 pub mod mount;
+pub mod proxy;
+pub mod roaming;
 pub mod server;
 
 use std::future::Future;

@@ -11,7 +11,7 @@ pub mod ports;
 use std::{
     fs,
     io::{Read, Write},
-    net::TcpStream,
+    net::{SocketAddr, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     thread,
@@ -107,6 +107,8 @@ pub struct Server {
     directory: TempDir,
     client_port: Port,
     peer_port: Port,
+    /// Where its peers are told to reach it, if not where it listens.
+    peers_at: Option<SocketAddr>,
     part: Option<Part>,
     child: Option<Child>,
 }
@@ -139,6 +141,7 @@ impl Server {
                 .expect("a temporary directory"),
             client_port: Port::reserve(),
             peer_port: Port::reserve(),
+            peers_at: None,
             part: None,
             child: None,
         }
@@ -147,6 +150,17 @@ impl Server {
     /// Says which part it has from its next start on.
     pub fn set_part(&mut self, part: Part) {
         self.part = Some(part);
+    }
+
+    /// Has its peers reach it at another address than the one where it listens, from its first start on.
+    pub fn advertise_peers_at(&mut self, address: SocketAddr) {
+        self.peers_at = Some(address);
+    }
+
+    /// The address that it tells its peers.
+    pub fn advertised_peer_address(&self) -> String {
+        self.peers_at
+            .map_or_else(|| self.peer_address(), |address| address.to_string())
     }
 
     /// The name it has in its cluster.
@@ -250,7 +264,10 @@ impl Server {
                 .arg("--initial-cluster=default=http://127.0.0.1:2380"),
             Some(part) => command
                 .arg(format!("--advertise-client-urls=http://{}", self.address()))
-                .arg(format!("--initial-advertise-peer-urls=http://{}", self.peer_address()))
+                .arg(format!(
+                    "--initial-advertise-peer-urls=http://{}",
+                    self.advertised_peer_address()
+                ))
                 .arg(format!("--name={}", part.name))
                 .arg(format!("--initial-cluster={}", part.members))
                 .args(part.joins.then_some("--initial-cluster-state=existing")),
