@@ -305,7 +305,11 @@ pub const CHECKPOINT_FRUITLESS_MAX: u32 = 5;
 pub const UNSTORED_BYTES_MAX: u64 = 8 * CHECKPOINT_DIRTY_BYTES;
 /// About what a lease takes, the keys attached to it aside.
 pub const LEASE_BYTES: usize = 256;
-/// Records written in one slice of apply.
+/// Pages that the log core reads together for records that decide about an entry.
+pub const LOADER_READS: u64 = 64;
+/// Records looked ahead at for such pages.
+pub const LOADER_AHEAD_RECORDS: usize = 256;
+/// Records written, or fetched, in one slice of apply.
 pub const APPLY_SLICE_RECORDS: usize = 1000;
 /// Entries applied between two publications.
 pub const APPLY_BATCH_ENTRIES: usize = 1024;

@@ -5,7 +5,7 @@
 //! answers leave.
 
 use super::core::{Fatal, LogCore};
-use super::loader::LoadError;
+use super::loader::{Fetch, LoadError};
 use super::messages::Reply;
 use super::storage::Position;
 use super::waiters::Waiter;
@@ -97,7 +97,7 @@ impl LogCore {
             self.replies.append(&mut self.applier.members_answers);
         }
         let more = match &self.applier.current {
-            Some(current) => matches!(current.stage, Stage::Begun),
+            Some(current) => matches!(current.stage, Stage::Begun) || !self.loader.is_reading(),
             None => self.replica.node().has_committed() && !self.is_saturated() && !self.loader.is_reading(),
         };
         Ok(more)
@@ -164,7 +164,7 @@ impl LogCore {
         let current = self.applier.current.as_mut().expect("an entry is under way");
         let progress = match current.stage {
             Stage::Loading => {
-                if !self.loader.step(disk)? {
+                if self.loader.step(disk)? != Fetch::Done {
                     return Ok(None);
                 }
                 let entry = state::Entry {
@@ -187,6 +187,7 @@ impl LogCore {
                 let root = self.checkpoints.store().root().clone();
                 let stand_ins = self.state.stand_ins(&current.request);
                 self.loader.start(root, revisions, stand_ins);
+                current.stage = Stage::Loading;
                 Ok(None)
             }
             Progress::Done(outcome) => {

@@ -21,6 +21,7 @@ use crate::state::members::Member;
 use bytes::Bytes;
 use raft::eraftpb::ConfState;
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -37,8 +38,8 @@ pub struct Boot {
     pub pages: pages::Options,
     /// Threads that decode the page store's records during the start; 0 decodes them between the reads.
     pub decoders: usize,
-    /// The token of the log core's own reads.
-    pub loader_token: u64,
+    /// The tokens of the log core's own reads, as many as may be in flight.
+    pub loader_tokens: Range<u64>,
     /// How the log core works.
     pub options: Options,
     /// Leases.
@@ -167,7 +168,7 @@ pub fn start<D: Disk>(disk: &mut D, boot: Boot, now: impl Fn() -> Duration) -> R
             "cut the torn tail of the write-ahead log; nothing acknowledged was in it"
         );
     }
-    let loader = Loader::new(store.file(), boot.loader_token, boot.options.memory.cache);
+    let loader = Loader::new(store.file(), boot.loader_tokens.clone(), boot.options.memory.cache);
     let checkpoints = Checkpoints::new(store);
     let member_id = replica.identity().member_id;
     let mut core = LogCore::assemble(

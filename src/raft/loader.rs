@@ -5,26 +5,45 @@
 
 use crate::io::buffer::AlignedBuffer;
 use crate::io::disk::{Completion, Disk, FileId, Operation, Outcome};
+use crate::limits::{APPLY_SLICE_RECORDS, LOADER_AHEAD_RECORDS};
 use crate::mvcc::record::KeyValueView;
 use crate::mvcc::revision::Revision;
 use crate::pages::{PageAddress, PageCache, ReadFailure, RecordId, RecordScan, Root, Scanned};
 use crate::state::stand_in::StandIns;
 use bytes::Bytes;
 use std::collections::HashMap;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 /// Fetches records of one root at a time.
 pub struct Loader {
     file: FileId,
-    token: u64,
+    /// One for each read that may be in flight.
+    tokens: Range<u64>,
     cache: PageCache,
+    /// Most bytes read together, so that they fit the cache.
+    together_bytes: usize,
     root: Option<Root>,
+    /// Ascending, fetched from the end.
     wanted: Vec<Revision>,
     stand_ins: StandIns,
     found: HashMap<Revision, Bytes>,
-    in_flight: Option<PageAddress>,
-    /// How the last read failed, until somebody asks for what it was to bring.
+    /// By token.
+    in_flight: HashMap<u64, PageAddress>,
+    /// Whether something was found since pages were last read.
+    gets_on: bool,
+    /// How the first read that failed did, until somebody asks for what it was to bring.
     failed: Option<LoadError>,
+}
+
+/// How far a fetch is.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Fetch {
+    /// Everything wanted is there.
+    Done,
+    /// More can be done at once.
+    More,
+    /// Pages are being read.
+    Reading,
 }
 
 /// Why records can't be fetched.
@@ -60,37 +79,42 @@ impl From<ReadFailure> for LoadError {
 }
 
 impl Loader {
-    /// A loader that reads `file` with operations under `token` through a cache of `cache_bytes`.
-    pub fn new(file: FileId, token: u64, cache_bytes: usize) -> Loader {
+    /// A loader that reads `file` through a cache of `cache_bytes`, as many pages together as there are `tokens` for
+    /// its operations.
+    pub fn new(file: FileId, tokens: Range<u64>, cache_bytes: usize) -> Loader {
+        assert!(!tokens.is_empty(), "a read needs a token");
         Loader {
             file,
-            token,
+            tokens,
             cache: PageCache::new(cache_bytes),
+            together_bytes: cache_bytes / 2,
             root: None,
             wanted: Vec::new(),
             stand_ins: StandIns::default(),
             found: HashMap::new(),
-            in_flight: None,
+            in_flight: HashMap::new(),
+            gets_on: true,
             failed: None,
         }
     }
 
     /// Starts to fetch records from `root`. Of those that have one only the stand-in is kept.
     pub fn start(&mut self, root: Root, wanted: Vec<Revision>, stand_ins: StandIns) {
-        assert!(self.in_flight.is_none(), "one fetch at a time");
+        assert!(!self.is_reading(), "one fetch at a time");
+        debug_assert!(wanted.is_sorted());
         (self.root, self.wanted, self.stand_ins) = (Some(root), wanted, stand_ins);
-        self.failed = None;
+        (self.failed, self.gets_on) = (None, true);
         self.found.clear();
     }
 
     /// Whether the token is the loader's.
     pub fn owns(&self, token: u64) -> bool {
-        token == self.token
+        self.tokens.contains(&token)
     }
 
     /// Whether a read is under way: one fetch at a time.
     pub fn is_reading(&self) -> bool {
-        self.in_flight.is_some()
+        !self.in_flight.is_empty()
     }
 
     /// What was fetched.
@@ -98,50 +122,80 @@ impl Loader {
         &self.found
     }
 
-    /// Goes on. True when everything wanted is there.
-    pub fn step<D: Disk + ?Sized>(&mut self, disk: &mut D) -> Result<bool, LoadError> {
-        if self.in_flight.is_some() {
-            return Ok(false);
+    /// Goes on, with up to a slice of records.
+    pub fn step<D: Disk + ?Sized>(&mut self, disk: &mut D) -> Result<Fetch, LoadError> {
+        if self.is_reading() {
+            return Ok(Fetch::Reading);
         }
         // A failure that nothing is wanted after is a compaction's.
         if self.wanted.is_empty() {
-            return Ok(true);
+            return Ok(Fetch::Done);
         }
         if let Some(error) = self.failed.take() {
             return Err(error);
         }
-        let Some(root) = &self.root else { return Ok(true) };
-        while let Some(revision) = self.wanted.last().copied() {
-            let id = RecordId {
-                main: revision.main,
-                sub: revision.sub,
+        let root = self.root.clone().expect("what is wanted is wanted of a root");
+        for _ in 0..APPLY_SLICE_RECORDS {
+            let Some(revision) = self.wanted.last().copied() else {
+                self.root = None;
+                return Ok(Fetch::Done);
             };
-            match root.record(&mut self.cache, id) {
+            match root.record(&mut self.cache, id_of(revision)) {
                 Ok(Some(record)) => {
                     let record = record.view();
                     let stand_in = self.stand_ins.of(revision, record.value);
                     let kept = stand_in.unwrap_or_else(|| stored_bytes(&record));
                     self.found.insert(revision, kept);
                     self.wanted.pop();
+                    self.gets_on = true;
                 }
                 Ok(None) => return Err(LoadError::Missing(revision)),
                 Err(ReadFailure::Missing(address)) => {
-                    let buffer = AlignedBuffer::zeroed(address.length());
-                    let (file, offset) = (self.file, address.offset());
-                    disk.submit(self.token, Operation::Read { file, offset, buffer });
-                    self.in_flight = Some(address);
-                    return Ok(false);
+                    self.read_together(disk, &root, address);
+                    return Ok(Fetch::Reading);
                 }
                 Err(failure) => return Err(failure.into()),
             }
         }
-        self.root = None;
-        Ok(true)
+        Ok(Fetch::More)
+    }
+
+    /// Reads the page that is missing, and with it those that the records wanted next miss. Once nothing was found
+    /// after such a round, the cache could not hold it: then that page alone.
+    fn read_together<D: Disk + ?Sized>(&mut self, disk: &mut D, root: &Root, first: PageAddress) {
+        let mut bytes = first.length();
+        let mut together = vec![first];
+        if std::mem::take(&mut self.gets_on) {
+            let tokens = self.tokens.clone().count();
+            for revision in self.wanted.iter().rev().skip(1).take(LOADER_AHEAD_RECORDS) {
+                if together.len() == tokens || bytes >= self.together_bytes {
+                    break;
+                }
+                // Any other failure is met when it is this record's turn.
+                let Err(ReadFailure::Missing(address)) = root.record(&mut self.cache, id_of(*revision)) else {
+                    continue;
+                };
+                if !together.contains(&address) && bytes + address.length() <= self.together_bytes {
+                    bytes += address.length();
+                    together.push(address);
+                }
+            }
+        }
+        for (token, address) in self.tokens.clone().zip(together) {
+            self.read(disk, token, address);
+        }
+    }
+
+    fn read<D: Disk + ?Sized>(&mut self, disk: &mut D, token: u64, address: PageAddress) {
+        let buffer = AlignedBuffer::zeroed(address.length());
+        let (file, offset) = (self.file, address.offset());
+        disk.submit(token, Operation::Read { file, offset, buffer });
+        self.in_flight.insert(token, address);
     }
 
     /// Takes the end of a read. A failed one is the answer to the next `step` or `keys`.
     pub fn completed(&mut self, completion: Completion) {
-        let address = self.in_flight.take().expect("a read was in flight");
+        let address = self.in_flight.remove(&completion.token).expect("a read was in flight");
         let root = self.root.as_ref().expect("reading for a root");
         let taken = match completion.result {
             Ok(Outcome::Read { buffer, length }) => {
@@ -155,7 +209,14 @@ impl Loader {
                 source,
             }),
         };
-        self.failed = taken.err();
+        self.failed = self.failed.take().or(taken.err());
+    }
+}
+
+fn id_of(revision: Revision) -> RecordId {
+    RecordId {
+        main: revision.main,
+        sub: revision.sub,
     }
 }
 
@@ -177,7 +238,7 @@ impl Loader {
         through: i64,
         budget: usize,
     ) -> Result<Option<(Vec<Bytes>, Revision)>, LoadError> {
-        if self.in_flight.is_some() {
+        if self.is_reading() {
             return Ok(None);
         }
         if let Some(error) = self.failed.take() {
@@ -186,10 +247,7 @@ impl Loader {
         // A root that is kept without need keeps its pages from being used again.
         self.root = None;
         let mut keys = Vec::new();
-        let mut scan = RecordScan::new(RecordId {
-            main: from.main,
-            sub: from.sub,
-        });
+        let mut scan = RecordScan::new(id_of(from));
         let mut passed = false;
         let scanned = scan.step_heads(root, &mut self.cache, budget, |head| {
             if head.id.main > through {
@@ -212,17 +270,8 @@ impl Loader {
                     let next = scan.position();
                     return Ok(Some((keys, Revision::new(next.main, next.sub).min(end))));
                 }
-                let buffer = AlignedBuffer::zeroed(address.length());
-                disk.submit(
-                    self.token,
-                    Operation::Read {
-                        file: self.file,
-                        offset: address.offset(),
-                        buffer,
-                    },
-                );
+                self.read(disk, self.tokens.start, address);
                 self.root = Some(root.clone());
-                self.in_flight = Some(address);
                 Ok(None)
             }
             Err(failure) => Err(failure.into()),

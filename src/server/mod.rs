@@ -14,7 +14,9 @@ mod peers;
 mod snapshots;
 
 use crate::config::{CLUSTER_VERSION, Config, ETCD_VERSION, WalWriter};
-use crate::limits::{BOOT_DECODERS_MAX, GRPC_OVERHEAD_BYTES, PIN_BYTES_MAX, SHUTDOWN_CORE, pages::RESERVE_PAGES};
+use crate::limits::{
+    BOOT_DECODERS_MAX, GRPC_OVERHEAD_BYTES, LOADER_READS, PIN_BYTES_MAX, SHUTDOWN_CORE, pages::RESERVE_PAGES,
+};
 use crate::mvcc::readers::Readers;
 use crate::raft::boot::{Boot, BootError};
 use crate::raft::core::{Fatal, Options};
@@ -319,7 +321,7 @@ fn boot(config: &Config, roles: &Roles, budget: &Budget, readers: &Readers, orig
             ..pages::Options::new(1000..1000 + crate::limits::pages::OPERATIONS as u64)
         },
         decoders: (roles.cores() - 1).min(BOOT_DECODERS_MAX),
-        loader_token: 999,
+        loader_tokens: 900..900 + LOADER_READS,
         options: Options {
             tick: config.heartbeat_interval,
             election_timeout: config.election_timeout,

@@ -82,7 +82,7 @@ pub fn draw(random: &mut Random, value_bytes_max: u64) -> Boot {
         },
         pages: page_options(),
         decoders: random.below(3) as usize,
-        loader_token: 99,
+        loader_tokens: 10_000..10_000 + limits::LOADER_READS,
         options: Options {
             tick: Duration::from_millis(100),
             election_timeout: Duration::from_secs(1),

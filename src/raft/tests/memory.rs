@@ -1,7 +1,8 @@
 //! What the log core takes of the member's memory stays within what it is told.
 
 use super::*;
-use crate::limits::CHECKPOINT_INTERVAL;
+use crate::io::disk::{Completion, Operation};
+use crate::limits::{CHECKPOINT_INTERVAL, LOADER_READS};
 use std::collections::HashSet;
 
 fn put(key: &str, value: usize) -> InternalRaftRequest {
@@ -188,4 +189,78 @@ fn a_compare_of_all_values_holds_none_of_them() {
             .push(compare(compare::CompareResult::NotEqual, vec![b'v'; VALUE]));
     }
     assert_eq!(bench.core.state().readable().revision, KEYS as i64 + 5);
+}
+
+/// A disk that counts how many reads are handed in between two polls.
+#[derive(Default)]
+struct ReadCounter {
+    disk: MemoryDisk,
+    together: usize,
+    most: usize,
+}
+
+impl Disk for ReadCounter {
+    fn submit(&mut self, token: u64, operation: Operation) {
+        if matches!(operation, Operation::Read { .. }) {
+            self.together += 1;
+            self.most = self.most.max(self.together);
+        }
+        self.disk.submit(token, operation);
+    }
+
+    fn poll(&mut self, completions: &mut Vec<Completion>) {
+        self.together = 0;
+        self.disk.poll(completions);
+    }
+
+    fn wait(&mut self, completions: &mut Vec<Completion>) {
+        self.together = 0;
+        self.disk.wait(completions);
+    }
+}
+
+/// Records that decide are read together, as many as the cache holds. A cache that holds none of them is slow, and
+/// the answer is the same.
+#[test]
+fn records_that_decide_are_read_together() {
+    const KEYS: usize = 150;
+    const VALUE: usize = 8000;
+    for (cache, together) in [(8 << 20, LOADER_READS as usize..=LOADER_READS as usize), (1, 1..=1)] {
+        let mut boot = boot();
+        (boot.options.memory.window, boot.options.memory.cache) = (1, cache);
+        let mut bench = Bench::start(ReadCounter::default(), boot);
+        for key in 0..KEYS {
+            bench.apply(put(&format!("key{key:03}"), VALUE));
+        }
+        for _ in 0..3 {
+            bench.now += CHECKPOINT_INTERVAL;
+            bench.put("other", b"1");
+        }
+        bench.disk.most = 0;
+        let equal = Compare {
+            key: "key".into(),
+            range_end: "kez".into(),
+            target: compare::CompareTarget::Value as i32,
+            target_union: Some(compare::TargetUnion::Value(vec![b'v'; VALUE].into())),
+            ..Default::default()
+        };
+        let request = InternalRaftRequest {
+            txn: Some(TxnRequest {
+                compare: vec![equal],
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        let (outcome, _) = bench.apply(request);
+        assert!(
+            matches!(outcome.answer, Ok(Answer::Txn(ref txn)) if txn.succeeded),
+            "{outcome:?}"
+        );
+        assert!(bench.core.loader.found().len() > KEYS / 2, "most are not in the window");
+        assert!(
+            together.contains(&bench.disk.most),
+            "{} reads together",
+            bench.disk.most
+        );
+    }
 }

@@ -55,7 +55,7 @@ fn boot() -> Boot {
         replica,
         pages: pages::Options::new(100..100 + crate::limits::pages::OPERATIONS as u64),
         decoders: 2,
-        loader_token: 99,
+        loader_tokens: 10_000..10_000 + crate::limits::LOADER_READS,
         options: Options {
             tick: TICK,
             election_timeout: 10 * TICK,
