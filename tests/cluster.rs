@@ -3,6 +3,12 @@
 
 mod support;
 
+#[path = "cluster/alone.rs"]
+mod alone;
+#[path = "cluster/corruption.rs"]
+mod corruption;
+#[path = "cluster/counted.rs"]
+mod counted;
 #[path = "cluster/etcdctl.rs"]
 mod etcdctl;
 #[path = "cluster/failures.rs"]
@@ -11,3 +17,5 @@ mod failures;
 mod members;
 #[path = "cluster/standing.rs"]
 mod standing;
+#[path = "cluster/versions.rs"]
+mod versions;

@@ -44,6 +44,17 @@ impl Awaited {
     }
 }
 
+/// Asks the log core on a task's behalf.
+pub(super) async fn ask_log_core(
+    connections: &Core<Api>,
+    request: impl FnOnce(u64) -> Request,
+) -> Result<Reply, Status> {
+    let answer = Rc::new(Awaited::default());
+    let waiting = Waiting::Task { answer: answer.clone() };
+    connections.with(|api, net| api.ask(net, waiting, request));
+    answer.wait().await
+}
+
 /// A request on its way to whoever leads.
 struct Forward {
     connections: Core<Api>,
@@ -58,10 +69,7 @@ impl Forward {
 
     /// Asks the log core.
     async fn ask_log_core(&self, request: impl FnOnce(u64) -> Request) -> Result<Reply, Status> {
-        let answer = Rc::new(Awaited::default());
-        let waiting = Waiting::Task { answer: answer.clone() };
-        self.connections.with(|api, net| api.ask(net, waiting, request));
-        answer.wait().await
+        ask_log_core(&self.connections, request).await
     }
 
     /// Who leads, once somebody does.

@@ -2,10 +2,12 @@
 
 use super::error;
 use super::kv::readable;
+use super::records::PageReads;
 use super::service::{Api, Caller};
 use super::tasks::{Ended, Pace, Task};
 use crate::grpc::Status;
 use crate::limits::API_SLICE_ROWS;
+use crate::mvcc::index::Index;
 use crate::mvcc::record::KeyValueView;
 use crate::mvcc::revision::Revision;
 use crate::mvcc::view::View;
@@ -17,6 +19,7 @@ use crate::state::depth::decode;
 use crate::state::hash::{BackendHasher, KvHash, KvHasher};
 use bytes::Bytes;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 impl Api {
     pub(super) fn hash_kv(&mut self, net: &mut Net, caller: Caller, message: Bytes) -> Result<(), Status> {
@@ -59,30 +62,61 @@ impl Api {
     }
 }
 
-impl Task {
-    async fn hash_kv(&self, view: View, mut hasher: KvHasher) -> Result<KvHash, Ended> {
+/// The whole history of one view, read in slices.
+pub(super) struct History<'a> {
+    pages: &'a PageReads,
+    index: &'a Arc<Index<View>>,
+    /// An error when who wants it is gone, or it takes too long.
+    check_open: &'a dyn Fn() -> Result<(), Ended>,
+}
+
+impl<'a> History<'a> {
+    /// As the core reads it.
+    pub fn new(
+        pages: &'a PageReads,
+        index: &'a Arc<Index<View>>,
+        check_open: &'a dyn Fn() -> Result<(), Ended>,
+    ) -> History<'a> {
+        History {
+            pages,
+            index,
+            check_open,
+        }
+    }
+
+    /// Takes a hasher through it.
+    pub async fn hash_kv(&self, view: &View, mut hasher: KvHasher) -> Result<KvHash, Ended> {
         while !{
             let pinned = self.index.pin();
             hasher.prepare(&pinned)
         } {
             serve::yield_now().await;
         }
+        if let Some(compacted) = hasher.deletions_wanted() {
+            let from = RecordId { main: compacted, sub: 0 };
+            self.records(view, from, |revision, tombstone, _, _| {
+                hasher.deletion(revision, tombstone);
+                revision.main == compacted
+            })
+            .await?;
+        }
         let index = self.index.clone();
-        self.records(&view, |revision, tombstone, key, stored| {
+        self.records(view, RecordId { main: 0, sub: 0 }, |revision, tombstone, key, stored| {
             hasher.feed(&index.pin(), revision, tombstone, key, stored)
         })
         .await?;
         Ok(hasher.finish())
     }
 
-    /// Every record of the view in revision order, as stored, until `visit` returns false.
+    /// Every record of the view from one on, in revision order, as stored, until `visit` returns false.
     async fn records(
         &self,
         view: &View,
+        from: RecordId,
         mut visit: impl FnMut(Revision, bool, &[u8], &[u8]) -> bool,
     ) -> Result<(), Ended> {
         let mut go_on = true;
-        let mut scan = RecordScan::new(RecordId { main: 0, sub: 0 });
+        let mut scan = RecordScan::new(from);
         let mut buffer = Vec::new();
         while go_on {
             let scanned = self
@@ -105,9 +139,10 @@ impl Task {
                 break;
             }
             serve::yield_now().await;
-            self.check_open()?;
+            (self.check_open)()?;
         }
-        let mut next = Revision::new(view.pages.fields().revision + 1, 0);
+        let first = view.pages.fields().revision + 1;
+        let mut next = Revision::new(first, 0).max(Revision::new(from.main, from.sub));
         while go_on {
             let mut seen = 0;
             for record in view.window.scan(next).take(API_SLICE_ROWS) {
@@ -122,9 +157,18 @@ impl Task {
                 break;
             }
             serve::yield_now().await;
-            self.check_open()?;
+            (self.check_open)()?;
         }
         Ok(())
+    }
+}
+
+impl Task {
+    async fn hash_kv(&self, view: View, hasher: KvHasher) -> Result<KvHash, Ended> {
+        let check_open = || self.check_open();
+        History::new(&self.pages, &self.index, &check_open)
+            .hash_kv(&view, hasher)
+            .await
     }
 
     /// As etcd's: buckets by name, pairs by key. Of use between equal files only.
@@ -154,12 +198,15 @@ impl Task {
             }
         }
         hasher.bucket(b"key");
-        self.records(&view, |revision, tombstone, _, stored| {
-            let (bytes, length) = revision.to_bytes(tombstone);
-            hasher.pair(&bytes[..length], stored);
-            true
-        })
-        .await?;
+        let check_open = || self.check_open();
+        let history = History::new(&self.pages, &self.index, &check_open);
+        history
+            .records(&view, RecordId { main: 0, sub: 0 }, |revision, tombstone, _, stored| {
+                let (bytes, length) = revision.to_bytes(tombstone);
+                hasher.pair(&bytes[..length], stored);
+                true
+            })
+            .await?;
         Ok(hasher.finish())
     }
 }

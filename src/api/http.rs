@@ -5,6 +5,7 @@
 //! 404. What needs the member's state is asked of the log core and answered when it has replied.
 
 use super::confirm::Read;
+use super::hashes::HASH_KV;
 use super::health::{self, Check, Failure, Kind};
 use super::maintenance::StatusFor;
 use super::peer;
@@ -15,6 +16,7 @@ use crate::http::date::Civil;
 use crate::http::http1;
 use crate::net::{Exchange, Net};
 use crate::raft::messages::{Request, Status as MemberStatus};
+use crate::state::version::storage_version;
 use std::borrow::Cow;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -141,6 +143,9 @@ impl Api {
     pub(super) fn http(&mut self, net: &mut Net, exchange: Exchange, request: &http1::Request, body: &[u8]) {
         let listener = net.peer(exchange.connection).map_or(0, |peer| peer.listener);
         let offer = self.settings.offers.get(listener).copied().unwrap_or_default();
+        if offer == Offer::Peer && request.path() == HASH_KV {
+            return self.hash_asked(net, exchange, request, body);
+        }
         if offer == Offer::Peer && self.peer_asks(net, exchange, request, body) {
             return;
         }
@@ -187,7 +192,7 @@ impl Api {
             }
             (Page::Version, Ok(status)) => self.version(status),
             (Page::Members, Ok(status)) => peer::members(self.settings.identity.cluster_id, &status.members),
-            (Page::Downgrade, status) => peer::downgrade(self.settings.identity.cluster_id, status.err()),
+            (Page::Downgrade, status) => peer::downgrade(self.settings.identity.cluster_id, status),
             (Page::Version | Page::Members, Err(error)) => Response::error(503, &error.message),
             (Page::Health { excluded, serializable }, status) => {
                 let problem = match status {
@@ -236,7 +241,8 @@ impl Api {
 
     fn version(&self, status: &MemberStatus) -> Response {
         let cluster = status.cluster_version.as_deref().unwrap_or("not_decided");
-        let (server, storage) = (self.settings.version, self.settings.storage_version);
+        let storage = storage_version(status.cluster_version.as_deref());
+        let server = self.settings.version;
         let body = format!(r#"{{"etcdserver":"{server}","etcdcluster":"{cluster}","storage":"{storage}"}}"#);
         Response::new(200, "application/json", body)
     }

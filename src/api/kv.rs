@@ -42,6 +42,8 @@ pub(super) enum Field {
     LeaseRevoke = 9,
     /// `alarm`.
     Alarm = 10,
+    /// `downgrade_info_set`.
+    DowngradeInfoSet = 1302,
 }
 
 /// What can be read in a view.
@@ -128,7 +130,7 @@ impl Api {
         entry.put_slice(&[0xa2, 0x06]);
         put_varint(&mut entry, header_length as u64);
         header.encode_raw(&mut entry);
-        entry.put_u8((field as u8) << 3 | 2);
+        put_varint(&mut entry, (field as u64) << 3 | 2);
         put_varint(&mut entry, message.len() as u64);
         entry.put_slice(message);
         debug_assert!(varint_length(message.len() as u64) <= 5);
@@ -250,6 +252,7 @@ impl Api {
                     },
                 );
             }
+            (Answer::Cluster, WriteRequest::Downgrade { version }) => self.downgraded(net, caller, version),
             (Answer::Range(_) | Answer::LeaseCheckpoint | Answer::Cluster, _) => {
                 unreachable!("serve cores propose none of these")
             }

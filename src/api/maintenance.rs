@@ -15,6 +15,7 @@ use crate::proto::etcdserverpb::{
 use crate::proto::health::{HealthCheckRequest, HealthCheckResponse, health_check_response::ServingStatus};
 use crate::raft::messages::{Request, Status as MemberStatus};
 use crate::state::depth::decode;
+use crate::state::version::storage_version;
 use bytes::Bytes;
 use prost::Message;
 
@@ -24,6 +25,8 @@ pub(super) enum StatusFor {
     Status(Caller),
     /// `Cluster.MemberList`.
     Members(Caller),
+    /// `Maintenance.Downgrade`.
+    Downgrade(Caller, super::downgrade::Asked),
     /// A plain HTTP request.
     Http(super::http::Asked),
 }
@@ -40,6 +43,14 @@ fn alarm_text(alarm: &AlarmMember) -> String {
         fields.push(format!("alarm:{}", name.unwrap_or_else(|_| alarm.alarm.to_string())));
     }
     fields.join(" ")
+}
+
+fn downgrade_info(status: &MemberStatus) -> DowngradeInfo {
+    let under_way = status.downgrade.as_ref().filter(|downgrade| downgrade.enabled);
+    under_way.map_or_else(DowngradeInfo::default, |downgrade| DowngradeInfo {
+        enabled: true,
+        target_version: downgrade.target_version.clone(),
+    })
 }
 
 impl Api {
@@ -79,6 +90,7 @@ impl Api {
                 let response = self.status_response(status);
                 self.answer(net, caller, &response);
             }
+            StatusFor::Downgrade(caller, asked) => self.downgrade_known(net, caller, &asked, status),
             StatusFor::Members(caller) => {
                 let response = MemberListResponse {
                     header: Some(self.header_without_revision()),
@@ -91,7 +103,7 @@ impl Api {
 
     pub(super) fn status_unknown(&mut self, net: &mut Net, want: StatusFor, status: &Status) {
         match want {
-            StatusFor::Status(caller) | StatusFor::Members(caller) => self.fail(net, caller, status),
+            StatusFor::Status(caller) | StatusFor::Members(caller) | StatusFor::Downgrade(caller, _) => self.fail(net, caller, status),
             StatusFor::Http(asked) => self.http_status_known(net, asked, Err(status)),
         }
     }
@@ -115,9 +127,9 @@ impl Api {
             errors,
             db_size_in_use: status.size_in_use as i64,
             is_learner: status.is_learner,
-            storage_version: self.settings.storage_version.to_string(),
+            storage_version: storage_version(status.cluster_version.as_deref()),
             db_size_quota: self.settings.quota_reported,
-            downgrade_info: Some(DowngradeInfo::default()),
+            downgrade_info: Some(downgrade_info(status)),
         }
     }
 

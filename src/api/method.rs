@@ -68,7 +68,7 @@ methods! {
     HashKv = "etcdserverpb.Maintenance" "HashKV" true;
     Snapshot = "etcdserverpb.Maintenance" "Snapshot" false;
     MoveLeader = "etcdserverpb.Maintenance" "MoveLeader" true;
-    Downgrade = "etcdserverpb.Maintenance" "Downgrade" false;
+    Downgrade = "etcdserverpb.Maintenance" "Downgrade" true;
     AuthEnable = "etcdserverpb.Auth" "AuthEnable" false;
     AuthDisable = "etcdserverpb.Auth" "AuthDisable" false;
     AuthStatus = "etcdserverpb.Auth" "AuthStatus" false;

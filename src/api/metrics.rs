@@ -153,6 +153,24 @@ fn put_raft(text: &mut Text, status: &Status) {
             counters.reads_timed_out as f64,
         ),
         (
+            "etcd_server_read_indexes_failed_total",
+            Counter,
+            "Read index requests whose leader was gone.",
+            counters.reads_failed as f64,
+        ),
+        (
+            "etcd_server_heartbeat_send_failures_total",
+            Counter,
+            "Heartbeats of this leader that left late.",
+            counters.heartbeats_late as f64,
+        ),
+        (
+            "etcd_server_learner_promote_successes",
+            Counter,
+            "Learners promoted while this member led.",
+            counters.promotions as f64,
+        ),
+        (
             "etcd_server_proposals_failed_total",
             Counter,
             "Proposals that found no leader or lost theirs.",
@@ -160,6 +178,13 @@ fn put_raft(text: &mut Text, status: &Status) {
         ),
     ];
     put_numbers(text, &numbers);
+    if !counters.promotions_refused.is_empty() {
+        let help = "Promotions of learners refused while this member led.";
+        text.family("etcd_server_learner_promote_failures", Counter, help);
+    }
+    for (reason, count) in &counters.promotions_refused {
+        text.series(&[("Reason", reason)], *count as f64);
+    }
 }
 
 impl Api {

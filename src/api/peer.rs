@@ -4,6 +4,7 @@
 use super::http::Response;
 use super::service::Api;
 use crate::grpc::Status;
+use crate::raft::messages::Status as MemberStatus;
 use crate::raft::transport::Transport;
 use crate::state::members::Member;
 
@@ -26,11 +27,14 @@ pub(super) fn members(cluster_id: u64, members: &[Member]) -> Response {
     Response::new(200, "application/json", format!("{list}\n")).with("X-Etcd-Cluster-Id", format!("{cluster_id:x}"))
 }
 
-/// The answer to `/downgrade/enabled`: no downgrade is ever under way. `failure` is that of the read that makes sure.
-pub(super) fn downgrade(cluster_id: u64, failure: Option<&Status>) -> Response {
-    let answer = match failure {
-        None => Response::new(200, "text/plain", "false".to_string()),
-        Some(failure) => Response::error(500, &format!("failed linearized read: {}", failure.message)),
+/// The answer to `/downgrade/enabled`: whether a downgrade is under way, or why the read that makes sure failed.
+pub(super) fn downgrade(cluster_id: u64, status: Result<&MemberStatus, &Status>) -> Response {
+    let answer = match status {
+        Ok(status) => {
+            let is_enabled = status.downgrade.as_ref().is_some_and(|downgrade| downgrade.enabled);
+            Response::new(200, "text/plain", is_enabled.to_string())
+        }
+        Err(failure) => Response::error(500, &format!("failed linearized read: {}", failure.message)),
     };
     answer.with("X-Etcd-Cluster-Id", format!("{cluster_id:x}"))
 }

@@ -52,8 +52,6 @@ pub struct Settings {
     pub quota_reported: i64,
     /// The version reported.
     pub version: &'static str,
-    /// The storage version reported.
-    pub storage_version: &'static str,
     /// Time until an unanswered request is given up.
     pub request_timeout: Duration,
     /// Time between progress notifications of a watch.
@@ -135,6 +133,9 @@ pub struct Api {
     /// Requests that are passed on to the leader.
     pub(super) forwards: usize,
     pub(super) leaderless: super::standing::Leaderless,
+    /// Hashes that are being made for other members.
+    pub(super) peer_hashes: usize,
+    pub(super) compaction_hashes: super::hashes::CompactionHashes,
 }
 
 impl Api {
@@ -170,6 +171,8 @@ impl Api {
             asker,
             forwards: 0,
             leaderless: Default::default(),
+            peer_hashes: 0,
+            compaction_hashes: Default::default(),
         }
     }
 
@@ -193,7 +196,10 @@ impl Api {
     /// Takes a reply of the log core.
     pub fn reply(&mut self, net: &mut Net, reply: Reply) {
         let token = match &reply {
-            Reply::Published => return self.watches_published(),
+            Reply::Published => {
+                self.look_for_compactions();
+                return self.watches_published();
+            }
             Reply::Applied { token, .. }
             | Reply::Dropped { token, .. }
             | Reply::Renewed { token, .. }
@@ -294,6 +300,7 @@ impl Api {
             Method::Status => self.status(net, caller, message),
             Method::Hash => self.hash(net, caller, message),
             Method::HashKv => self.hash_kv(net, caller, message),
+            Method::Downgrade => self.downgrade(net, caller, message),
             Method::HealthCheck | Method::HealthWatch | Method::HealthList => self.health(net, caller, method, message),
             _ => Err(not_built(method)),
         };

@@ -46,4 +46,6 @@ pub(super) enum WriteRequest {
     LeaseRevoke,
     /// `Alarm`.
     Alarm,
+    /// `Downgrade`, with the version that the cluster had.
+    Downgrade { version: String },
 }

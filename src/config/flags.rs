@@ -422,14 +422,14 @@ pub const FLAGS: &[Flag] = &[
         "corrupt-check-time",
         "0s",
         Duration,
-        Tuning,
+        Used,
         "time between comparisons with peers",
     ),
     flag(
         "compact-hash-check-time",
         "1m",
         Duration,
-        Tuning,
+        Used,
         "time between comparisons of compaction hashes",
     ),
     flag(
@@ -472,7 +472,7 @@ pub const FLAGS: &[Flag] = &[
         "force-new-cluster",
         "false",
         Boolean,
-        Refused,
+        Used,
         "start alone from a member's data",
     ),
     flag(

@@ -107,6 +107,12 @@ pub struct Config {
     pub auto_compaction: AutoCompaction,
     /// `--feature-gates`.
     pub gates: Gates,
+    /// `--force-new-cluster`.
+    pub force_new_cluster: bool,
+    /// `--corrupt-check-time`; zero for no such comparison.
+    pub corrupt_check_time: Duration,
+    /// `--compact-hash-check-time`.
+    pub compact_hash_check_time: Duration,
     /// `--unsafe-no-fsync`.
     pub unsafe_no_fsync: bool,
     /// `--log-level`.
@@ -220,6 +226,9 @@ impl Config {
                 .map_err(|problem| ConfigError::new(format!("--memory-budget: {problem}")))?,
             wal_writer: WalWriter::from_text(texts.get("wal-writer"))?,
             wal_pad_batches: boolean(&texts, "wal-pad-batches")?,
+            force_new_cluster: boolean(&texts, "force-new-cluster")?,
+            corrupt_check_time: duration(&texts, "corrupt-check-time")?,
+            compact_hash_check_time: duration(&texts, "compact-hash-check-time")?,
             gates: texts.gates,
             warnings: texts.warnings,
         })
@@ -278,6 +287,10 @@ fn check_relations(texts: &Texts) -> Result<(), ConfigError> {
                 allowed.join(", ")
             ));
         }
+    }
+    if duration(texts, "compact-hash-check-time")? == Duration::ZERO {
+        let set = texts.get("compact-hash-check-time");
+        return wrong(format!("--compact-hash-check-time must be >0 (set to {set})"));
     }
     for output in values::list(texts.get("log-outputs")) {
         if !["default", "stderr", "stdout"].contains(&output.as_str()) {
@@ -404,6 +417,8 @@ mod tests {
         let others: Vec<_> = two.initial_cluster.others("default").collect();
         assert_eq!(others, ["http://localhost:2390"]);
         assert!(config(&["--log-level=loud"]).is_err());
+        let error = config(&["--compact-hash-check-time=0s"]).unwrap_err();
+        assert_eq!(error, "--compact-hash-check-time must be >0 (set to 0s)");
     }
 
     #[test]

@@ -449,3 +449,13 @@ pub const PIN_BYTES_MAX: u64 = 4 << 30;
 
 /// API versions that clients name and that are counted apart on one core.
 pub const METRICS_CLIENT_VERSIONS: usize = 16;
+
+// What members do with each other's answers.
+
+/// Pause between two looks at the versions of all members, etcd's; and how soon a new leader sees that it is one.
+pub const VERSIONS_PAUSE: std::time::Duration = std::time::Duration::from_secs(4);
+pub const VERSIONS_LOOK: std::time::Duration = std::time::Duration::from_millis(100);
+/// Hashes made for other members at once on one core.
+pub const PEER_HASHES_MAX: usize = 4;
+/// Hashes of compactions kept to be compared, etcd's number.
+pub const COMPACTION_HASHES_KEPT: usize = 10;

@@ -15,6 +15,7 @@ use crate::mvcc::readers::Holds;
 use crate::mvcc::revision::Revision;
 use crate::proto::etcdserverpb::InternalRaftRequest;
 use crate::state::depth;
+use crate::state::version;
 use crate::state::outcome::{Answer, Outcome};
 use crate::state::{self, CompactionProgress, Progress};
 use raft::eraftpb::{Entry, EntryType};
@@ -127,6 +128,11 @@ impl LogCore {
                 })?;
                 let id = request.header.as_ref().map_or(0, |header| header.id);
                 let waiter = waiter.or_else(|| self.waiters.take_forwarded(id));
+                if let Some(set) = &request.cluster_version_set
+                    && let Some(problem) = version::too_new(&set.ver)
+                {
+                    return Err(Fatal::TooOld(problem));
+                }
                 if let Some(alarm) = &request.alarm {
                     self.alarm_applied(alarm);
                 }

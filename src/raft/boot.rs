@@ -18,6 +18,7 @@ use crate::pages::{self, Root, StoreFailure};
 use crate::state::RestoreError;
 use crate::state::lease::LessorConfig;
 use crate::state::members::Member;
+use crate::state::version;
 use bytes::Bytes;
 use raft::eraftpb::ConfState;
 use serde::{Deserialize, Serialize};
@@ -159,6 +160,9 @@ pub fn start<D: Disk>(disk: &mut D, boot: Boot, now: impl Fn() -> Duration) -> R
         took = ?began.elapsed(),
         "restored the index from the page file"
     );
+    if let Some(problem) = state.members().version().and_then(version::too_new) {
+        return Err(Fatal::TooOld(problem).into());
+    }
     let applied = applied(store.root(), store.path())?;
     let founders: Vec<Founder> = boot.founders.iter().map(founder).collect();
     let (replica, repair) = Replica::start(disk, &boot.wal_directory, boot.replica.clone(), &applied, &founders)?;

@@ -26,6 +26,7 @@ use crate::mvcc::readers::Readers;
 use crate::pages::{PageStore, StoreFailure};
 use crate::proto::etcdserverpb::AlarmType;
 use crate::state::State;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,6 +48,9 @@ pub enum Fatal {
     /// The member was removed from its cluster.
     #[error("this member was removed from the cluster; its data directory can be deleted")]
     Removed,
+    /// The cluster has a version that is not this member's yet.
+    #[error("{0}; start a newer version on this data directory")]
+    TooOld(String),
     /// An entry of the log that can't be applied.
     #[error("entry {index} of the log can't be applied: {reason}")]
     Entry {
@@ -124,6 +128,8 @@ pub struct LogCore {
     /// When this member last learned who leads, or that nobody does.
     pub(super) led_since: Duration,
     pub(super) counters: Counters,
+    /// When a heartbeat to each member last left, while this one leads.
+    pub(super) heartbeats: BTreeMap<u64, Duration>,
     /// Until when a NOSPACE alarm of this member that was proposed is waited for.
     pub(super) alarm_proposed: Option<Duration>,
     /// Whether NOSPACE was disarmed and room by the quota was on its way ever since.
@@ -178,6 +184,7 @@ impl LogCore {
             last_leader: 0,
             led_since: Duration::ZERO,
             counters: Counters::default(),
+            heartbeats: BTreeMap::new(),
             alarm_proposed: None,
             disarmed: false,
             compactor: Compactor::new(options.auto_compaction),
@@ -270,6 +277,8 @@ impl LogCore {
                 self.replies.push((core, Reply::Status { token, status }));
             }
             Request::Corrupt { description } => self.raise_corrupt(&description, now),
+            Request::RaiseCorrupt { member } => self.propose_alarm(AlarmType::Corrupt, member, now),
+            Request::SetClusterVersion { version } => self.set_cluster_version(version, now),
         }
     }
 
@@ -300,6 +309,7 @@ impl LogCore {
         Status {
             leader: node.leader(),
             is_leader: node.is_leader(),
+            leads_surely: self.was_leader,
             is_learner: node.conf_state().learners.contains(&member_id),
             commit_index: node.commit_index(),
             term: node.term(),
@@ -309,6 +319,7 @@ impl LogCore {
             alarms: self.state.alarms().list(AlarmType::None as i32),
             members: self.state.members().iter().cloned().collect(),
             cluster_version: self.state.members().version().map(str::to_string),
+            downgrade: self.state.members().downgrade().cloned(),
             leases: self.state.lessor().len(),
             keys,
             pending,
@@ -348,7 +359,7 @@ impl LogCore {
         self.confirm_reads(now);
         self.replica.pump(disk, now);
         self.watch_transfer(now);
-        self.hand_out_messages();
+        self.hand_out_messages(now);
     }
 
     /// Answers all who asked for the list of leases by one list: a turn makes at most one, however many ask.

@@ -3,6 +3,7 @@
 use crate::metrics::{Histogram, exponential};
 use crate::proto::etcdserverpb::{InternalRaftRequest, PutRequest, RequestOp, TxnRequest, request_op};
 use crate::state::outcome::{Answer, OperationOutcome, Outcome, TxnOutcome};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// etcd's bounds for what disks do: 1 ms to 8.192 s.
@@ -20,8 +21,16 @@ pub struct Counters {
     pub leader_changes: u64,
     /// Proposals that found no leader, or lost theirs.
     pub proposals_failed: u64,
-    /// Read index requests that nobody confirmed in time.
+    /// Rounds of read indexes that were not confirmed in time to those who waited.
     pub reads_timed_out: u64,
+    /// Rounds of read indexes whose leader was gone before it confirmed them.
+    pub reads_failed: u64,
+    /// Heartbeats of this leader that left later than twice the interval after the one before to the same member.
+    pub heartbeats_late: u64,
+    /// Learners promoted while this member led.
+    pub promotions: u64,
+    /// Promotions refused while this member led, by etcd's reason.
+    pub promotions_refused: BTreeMap<&'static str, u64>,
     /// Puts applied.
     pub puts: u64,
     /// Bytes of their keys and values.
@@ -65,6 +74,10 @@ impl Default for Counters {
             leader_changes: 0,
             proposals_failed: 0,
             reads_timed_out: 0,
+            reads_failed: 0,
+            heartbeats_late: 0,
+            promotions: 0,
+            promotions_refused: BTreeMap::new(),
             puts: 0,
             put_bytes: 0,
             deletes: 0,

@@ -39,6 +39,11 @@ struct Context {
     is_promote: bool,
 }
 
+fn is_promotion(change: &ConfChange) -> bool {
+    let context = serde_json::from_slice::<Context>(&change.context);
+    change.change_type == kind::ADD && context.is_ok_and(|context| context.is_promote)
+}
+
 /// A change that waits for its turn.
 struct Pending {
     waiter: Waiter,
@@ -84,6 +89,9 @@ impl LogCore {
         }
         let Waiter { core, token } = waiter;
         if let Err(error) = self.may_change(&change, now) {
+            if matches!(change, MemberChange::Promote(_)) && error != MemberError::NotLeader {
+                self.promotion_refused(error);
+            }
             let result = Err(error);
             return self.replies.push((core, Reply::Members { token, result }));
         }
@@ -259,6 +267,7 @@ impl LogCore {
         let change = ConfChange::decode(entry.data.clone()).map_err(|error| wrong(error.to_string()))?;
         let checked = self.check(&change).map_err(wrong)?;
         let waiter = waiter.or_else(|| self.waiters.take_forwarded(change.id));
+        let is_promotion = is_promotion(&change);
         let result = match checked {
             Ok(context) => {
                 self.carry_out(&change, context).map_err(wrong)?;
@@ -274,9 +283,30 @@ impl LogCore {
                 Err(error)
             }
         };
+        if is_promotion && waiter.is_some() {
+            match result {
+                Ok(_) => self.counters.promotions += 1,
+                Err(error) => self.promotion_refused(error),
+            }
+        }
         self.state.skip(entry.index, entry.term);
         self.applier.answer_members(waiter, result);
         Ok(())
+    }
+
+    fn promotion_refused(&mut self, error: MemberError) {
+        let reason = match error {
+            MemberError::LearnerNotReady { .. } => {
+                "etcdserver: can only promote a learner member which is in sync with leader"
+            }
+            MemberError::NotFound => "membership: ID not found",
+            MemberError::NotLearner => "membership: can only promote a learner member",
+            MemberError::NotEnoughStarted => {
+                "etcdserver: re-configuration failed due to not enough started members"
+            }
+            _ => "etcdserver: unhealthy cluster",
+        };
+        *self.counters.promotions_refused.entry(reason).or_default() += 1;
     }
 
     /// Whether a change can be made to the members applied so far; the outer error is one in the entry.

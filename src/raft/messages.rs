@@ -10,7 +10,7 @@ use crate::mvcc::view::View;
 use crate::pages::Root;
 use crate::proto::etcdserverpb::{AlarmMember, AlarmType};
 use crate::state::lease::TimeToLive;
-use crate::state::members::Member;
+use crate::state::members::{Downgrade, Member};
 use crate::state::outcome::Outcome;
 use bytes::Bytes;
 use std::sync::Arc;
@@ -89,6 +89,27 @@ pub enum Request {
         /// Which file, page and offset, and what is wrong.
         description: String,
     },
+    /// A member was found to hold something else than the others: raise CORRUPT for it, 0 for nobody knows whom. Not
+    /// answered.
+    RaiseCorrupt {
+        /// The member's id.
+        member: u64,
+    },
+    /// The cluster gets this version, if this member leads still. Not answered.
+    SetClusterVersion {
+        /// `major.minor.patch`.
+        version: String,
+    },
+}
+
+impl Request {
+    /// Whether there is an answer to it.
+    pub fn is_answered(&self) -> bool {
+        !matches!(
+            self,
+            Request::Corrupt { .. } | Request::RaiseCorrupt { .. } | Request::SetClusterVersion { .. }
+        )
+    }
 }
 
 /// An answer of the log core.
@@ -323,6 +344,8 @@ pub struct Status {
     pub leader: u64,
     /// Whether this member leads.
     pub is_leader: bool,
+    /// Whether it leads and has applied an entry of its own term.
+    pub leads_surely: bool,
     /// Whether it has no vote.
     pub is_learner: bool,
     /// The commit index.
@@ -341,6 +364,8 @@ pub struct Status {
     pub members: Vec<Member>,
     /// The cluster's version once it is set.
     pub cluster_version: Option<String>,
+    /// The downgrade that is under way, or was last.
+    pub downgrade: Option<Downgrade>,
     /// Leases.
     pub leases: usize,
     /// Live and dead keys in the index.

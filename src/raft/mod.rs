@@ -4,6 +4,7 @@
 //! state machine and checkpoints together. All of it is sans-IO and runs in the simulator as it ships. `messages` is
 //! what serve cores and the log core say to each other.
 
+mod alone;
 mod apply;
 mod auto_compaction;
 pub mod boot;

@@ -8,6 +8,7 @@ use super::messages::{FromPeers, ToPeers};
 use super::node::Node;
 use super::transport::gate::{self, RaftState};
 use crate::limits::{RAFT_REFUSAL_REPORT, RAFT_UNAPPLIED_BYTES_MAX};
+use crate::state::legacy;
 use crate::state::members::Members;
 use raft::StateRole;
 use raft::eraftpb::{Message, MessageType, Snapshot, SnapshotMetadata};
@@ -96,8 +97,9 @@ impl LogCore {
     }
 
     /// Gives out what raft wants sent; a snapshot with the state that it stands for.
-    pub(super) fn hand_out_messages(&mut self) {
+    pub(super) fn hand_out_messages(&mut self, now: Duration) {
         let messages = self.replica.node().take_messages();
+        self.time_heartbeats(&messages, now);
         let is_snapshot = |message: &Message| message.get_msg_type() == MessageType::MsgSnapshot;
         let (snapshots, messages): (Vec<Message>, Vec<Message>) = messages.into_iter().partition(is_snapshot);
         if !messages.is_empty() {
@@ -113,13 +115,38 @@ impl LogCore {
                 term: fields.term,
             };
             message.snapshot = Some(Snapshot {
+                // Members before 3.7 can't do without.
+                data: legacy::snapshot(self.state.members()).into(),
                 metadata: Some(metadata),
-                ..Default::default()
             });
             self.to_peers.push(ToPeers::Snapshot {
                 message: Box::new(message),
                 root,
             });
+        }
+    }
+
+    /// Counts heartbeats that leave late: this member has more to do than it can.
+    fn time_heartbeats(&mut self, messages: &[Message], now: Duration) {
+        if !self.replica.node().is_leader() {
+            return self.heartbeats.clear();
+        }
+        let expected = 2 * self.options.tick;
+        let beats = messages
+            .iter()
+            .filter(|message| message.get_msg_type() == MessageType::MsgHeartbeat);
+        for message in beats {
+            let before = self.heartbeats.insert(message.to, now);
+            let late = before.map_or(Duration::ZERO, |before| now.saturating_sub(before + expected));
+            if late > Duration::ZERO {
+                self.counters.heartbeats_late += 1;
+                tracing::warn!(
+                    to = format_args!("{:x}", message.to),
+                    "expected-duration" = ?expected,
+                    "exceeded-duration" = ?late,
+                    "leader failed to send out heartbeat on time; took too long, leader is overloaded"
+                );
+            }
         }
     }
 

@@ -1,5 +1,6 @@
-//! What a member says of itself to the cluster after its start: its name, where clients reach it, and, while nobody has
-//! set one and it leads, the cluster's version. Said again until it is applied.
+//! What a member says of itself to the cluster after its start: its name, where clients reach it, and, if it is the only
+//! member and there is none yet, the cluster's version. Said again until it is applied. The version of a cluster of more
+//! is what its leader finds out by asking the others.
 
 use super::core::LogCore;
 use crate::proto::etcdserverpb::InternalRaftRequest;
@@ -13,7 +14,7 @@ pub(super) struct Publication {
     pub name: String,
     /// Where clients reach it.
     pub client_urls: Vec<String>,
-    /// The version of a cluster that has none.
+    /// The version of a cluster that has none and no other member.
     pub cluster_version: String,
 }
 
@@ -23,7 +24,27 @@ impl LogCore {
         let Some(said) = &self.publication else { return true };
         let member = self.state.members().get(self.member_id);
         let known = member.is_some_and(|member| member.name == said.name && member.client_urls == said.client_urls);
-        known && self.state.members().version().is_some()
+        known && !self.wants_version()
+    }
+
+    /// Whether this member has to say which version the cluster has.
+    fn wants_version(&self) -> bool {
+        let members = self.state.members();
+        members.version().is_none() && members.iter().count() == 1
+    }
+
+    /// Gives the cluster the version that its members were found to have in common.
+    pub(super) fn set_cluster_version(&mut self, ver: String, now: Duration) {
+        if !self.was_leader || self.stopping {
+            return;
+        }
+        let from = self.state.members().version().unwrap_or("none").to_string();
+        tracing::info!(from, to = ver, "updating cluster version using v3 API");
+        let request = InternalRaftRequest {
+            cluster_version_set: Some(ClusterVersionSetRequest { ver }),
+            ..Default::default()
+        };
+        self.propose_as_leader(request, now);
     }
 
     /// Says what is not known yet, if there is a leader, and not more often than a proposal takes at most.
@@ -46,16 +67,8 @@ impl LogCore {
             return;
         };
         let is_known = member.name == said.name && member.client_urls == said.client_urls;
-        let has_version = members.version().is_some();
-        if !has_version && self.was_leader {
-            let version = ClusterVersionSetRequest {
-                ver: said.cluster_version,
-            };
-            let request = InternalRaftRequest {
-                cluster_version_set: Some(version),
-                ..Default::default()
-            };
-            self.propose_as_leader(request, now);
+        if self.wants_version() && self.was_leader {
+            self.set_cluster_version(said.cluster_version, now);
         } else if is_known {
             return;
         }

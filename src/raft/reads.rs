@@ -108,6 +108,7 @@ impl LogCore {
         let retry = RAFT_READ_RETRY_TICKS * self.options.tick;
         let overdue = |round: &mut Round| round.led != led || now >= round.began + retry;
         if let Some(mut round) = self.reads.round.take_if(overdue) {
+            self.counters.reads_failed += u64::from(round.led != led);
             round.askers.append(&mut self.reads.waiting);
             self.reads.waiting = round.askers;
         }
@@ -140,9 +141,9 @@ impl LogCore {
         if let Some(round) = &mut self.reads.round {
             late.extend(round.askers.extract_if(.., is_late));
         }
+        self.counters.reads_timed_out += u64::from(!late.is_empty());
         for (_, asker) in late {
             let (Asker::Reader(waiter) | Asker::Renewal(waiter, _) | Asker::TimeToLive(waiter, ..)) = asker;
-            self.counters.reads_timed_out += 1;
             self.drop_waiter(waiter, Dropped::TimedOut);
         }
     }

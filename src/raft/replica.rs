@@ -5,6 +5,7 @@
 //! entry comes out of `next_committed` only when it is committed and durable here; a commit index alone never costs a
 //! write of its own, it rides with the next batch (or with `save_commit`, before a checkpoint: DESIGN 12 (5)).
 
+use super::alone;
 use super::counters::Counters;
 use super::node::{Node, Options};
 use super::storage::{LogStorage, Position};
@@ -59,6 +60,15 @@ pub enum ReplicaError {
     /// raft-rs refused the state.
     #[error("raft: {0}")]
     Raft(#[from] raft::Error),
+    /// A member without a vote can't be a cluster.
+    #[error(
+        "--force-new-cluster: this member, {member_id:x}, has no vote in its cluster; force another one, or restore a \
+         snapshot into a new cluster"
+    )]
+    NoVoter {
+        /// This member.
+        member_id: u64,
+    },
     /// The page store is ahead of the log by entries nobody has.
     #[error("the write-ahead log ends at entry {last}, before entry {applied} that the page store holds")]
     LogTooShort {
@@ -82,6 +92,8 @@ pub struct ReplicaOptions {
     pub pre_vote: bool,
     /// Entries kept behind the applied ones.
     pub catchup_entries: u64,
+    /// Whether the member is to be the only one from now on, whatever its log says.
+    pub alone: bool,
     /// How the log is written.
     pub wal: wal::Options,
 }
@@ -121,6 +133,10 @@ impl Replica {
             )?)
         } else {
             None
+        };
+        let recovered = match recovered {
+            Some(recovered) if options.alone => Some(alone::force(disk, recovered, applied)?),
+            other => other,
         };
         let (identity, wal, storage, repair) = match recovered {
             Some(mut recovered) => {
@@ -340,7 +356,7 @@ pub(super) fn make_durable<D: Disk>(
 }
 
 /// The voters that a log begins with, before anything of it is applied: those whom its first entries, of term 1, add.
-fn founded_by(entries: &[wal::Entry]) -> ConfState {
+pub(super) fn founded_by(entries: &[wal::Entry]) -> ConfState {
     let founding = entries.iter().zip(1..).map_while(|(entry, index)| {
         (entry.index == index && entry.term == 1)
             .then(|| added_by(entry))
@@ -353,7 +369,7 @@ fn founded_by(entries: &[wal::Entry]) -> ConfState {
 }
 
 /// Whom an entry adds as a voter.
-fn added_by(entry: &wal::Entry) -> Option<u64> {
+pub(super) fn added_by(entry: &wal::Entry) -> Option<u64> {
     let change = (entry.kind == EntryType::EntryConfChange as u64)
         .then(|| <ConfChange as prost::Message>::decode(entry.data.clone()).ok())??;
     (change.change_type == ConfChangeType::AddNode as i32).then_some(change.node_id)
@@ -450,6 +466,7 @@ mod tests {
             heartbeat_ticks: 1,
             pre_vote: true,
             catchup_entries: 10,
+            alone: false,
             wal,
         }
     }

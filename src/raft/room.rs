@@ -31,7 +31,7 @@ impl LogCore {
         if !proposed && !self.state.alarms().is_raised(AlarmType::Nospace) {
             self.alarm_proposed = Some(now + self.proposal_timeout());
             tracing::warn!(quota = self.options.quota_bytes, size, index, index_max, "{reason}");
-            self.propose_alarm(AlarmType::Nospace, now);
+            self.propose_alarm(AlarmType::Nospace, self.member_id, now);
         }
         false
     }
@@ -75,11 +75,11 @@ impl LogCore {
         self.state.keys().bytes() + self.state.lessor().len() * LEASE_BYTES
     }
 
-    fn propose_alarm(&mut self, alarm: AlarmType, now: Duration) {
+    pub(super) fn propose_alarm(&mut self, alarm: AlarmType, member_id: u64, now: Duration) {
         let action = AlarmAction::Activate as i32;
         let alarm = AlarmRequest {
             action,
-            member_id: self.member_id,
+            member_id,
             alarm: alarm as i32,
         };
         let request = InternalRaftRequest {
@@ -92,7 +92,7 @@ impl LogCore {
     pub(super) fn raise_corrupt(&mut self, description: &str, now: Duration) {
         tracing::error!("{description}; raising the CORRUPT alarm");
         if !self.state.alarms().is_raised(AlarmType::Corrupt) {
-            self.propose_alarm(AlarmType::Corrupt, now);
+            self.propose_alarm(AlarmType::Corrupt, self.member_id, now);
         }
     }
 }

@@ -1,17 +1,19 @@
 //! The serve cores: what each is given, its life, and what connects it to the log core.
 
+use super::End;
 use super::ServerError;
 use super::budget::Budget;
 use super::claim::listener_kinds;
 use super::log_thread::{Member, PeerPort, Port, Ports};
 use super::peers::{PeerSeat, Peers};
 use super::system;
+use crate::api::corruption::{self, Comparisons};
 use crate::api::memory::ReadMemory;
 use crate::api::{self, Api, PageReads, Settings};
-use crate::config::{CLUSTER_VERSION, Config, ETCD_VERSION};
+use crate::config::{Config, ETCD_VERSION};
 use crate::limits::{
     ANSWER_MAILBOX, CONNECTIONS_PER_CORE, NET_UNFINISHED_BYTES_MAX, PEER_MAILBOX, PUBLISHED_MAILBOX, REQUEST_MAILBOX,
-    SHUTDOWN_CONNECTIONS,
+    SHUTDOWN_CONNECTIONS, SHUTDOWN_CORE,
 };
 use crate::mvcc::readers::Readers;
 use crate::raft::directory::PAGE_FILE;
@@ -23,6 +25,7 @@ use crate::reactor::accept::Target;
 use crate::reactor::mailbox::{Receiver, Sender, mailbox};
 use crate::reactor::roles::Roles;
 use crate::reactor::serve::{self, BellWaiter, CoreOptions, Notify, PageFileReader, ServeCore};
+use crate::state::members;
 use crate::{grpc, http, net};
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -74,6 +77,9 @@ struct Seat {
     requests: Sender<Request, 1>,
     replies: Receiver<Reply, 2>,
     peers: Option<(Local, PeerSeat)>,
+    /// Where to say that the member holds what these others hold, if that is wanted.
+    compared: Option<(Vec<members::Member>, mpsc::Sender<End>)>,
+    comparisons: Comparisons,
     bell: Doorbell,
     stop: Arc<AtomicBool>,
     accepted: mpsc::Receiver<(crate::reactor::accept::AcceptedReceiver, Doorbell)>,
@@ -118,6 +124,7 @@ impl Cores {
         log_bell: &Doorbell,
         readers: &Readers,
         member: &Member,
+        compared: Option<mpsc::Sender<End>>,
     ) -> Result<Cores, ServerError> {
         let acceptor_bell = bell_of("accept")?;
         let bells = roles.serve.iter().map(|role| bell_of(&role.name));
@@ -156,6 +163,11 @@ impl Cores {
                 requests,
                 replies,
                 peers: peers.take_if(|_| number == PEER_CORE),
+                compared: compared
+                    .clone()
+                    .filter(|_| number == PEER_CORE)
+                    .map(|ends| (member.members.clone(), ends)),
+                comparisons: comparisons(config),
                 bell: bell.clone(),
                 stop: stop.clone(),
                 accepted,
@@ -177,6 +189,24 @@ impl Cores {
             cores.stops.push(StopCore { flag: stop, bell });
         }
         Ok(cores)
+    }
+
+    /// Ends them before they served.
+    pub fn end(self) {
+        self.stops.iter().for_each(StopCore::stop);
+        for core in self.serving {
+            core.join(SHUTDOWN_CORE);
+        }
+    }
+}
+
+/// What is compared with other members, and how often.
+fn comparisons(config: &Config) -> Comparisons {
+    let periodic = Some(config.corrupt_check_time).filter(|time| !time.is_zero());
+    let compactions = config.gates.is_open("CompactHashCheck");
+    Comparisons {
+        periodic,
+        compactions: compactions.then_some(config.compact_hash_check_time),
     }
 }
 
@@ -216,9 +246,32 @@ impl Seat {
         let peers = self.peers.map(|(local, seat)| {
             let peers = Peers::start(local, counters, seat, &self.page_file);
             connections.with(|api, _| api.serve_peers(peers.transport().clone()));
+            serve::spawn(api::versions::watch(connections.clone()));
+            compare(&connections, self.comparisons, self.compared);
             peers
         });
         take_replies(connections, self.replies, peers, waiter, &self.stop).await;
+    }
+}
+
+/// Compares what the member holds with the others, once and again, as far as that is wanted.
+fn compare(
+    connections: &net::Core<Api>,
+    comparisons: Comparisons,
+    first: Option<(Vec<members::Member>, mpsc::Sender<End>)>,
+) {
+    if let Some((members, ends)) = first {
+        let connections = connections.clone();
+        serve::spawn(async move {
+            let result = corruption::compare_at_start(connections, members).await;
+            let _ = ends.send(End::Compared(result));
+        });
+    }
+    if let Some(interval) = comparisons.periodic {
+        serve::spawn(corruption::watch(connections.clone(), interval));
+    }
+    if let Some(interval) = comparisons.compactions {
+        serve::spawn(corruption::watch_compactions(connections.clone(), interval));
     }
 }
 
@@ -292,7 +345,6 @@ fn settings(config: &Config, budget: &Budget, member: &Member, metrics: Arc<crat
         max_request_bytes: config.max_request_bytes,
         quota_reported: config.quota_reported,
         version: ETCD_VERSION,
-        storage_version: CLUSTER_VERSION,
         request_timeout: Duration::from_secs(5) + 2 * config.election_timeout,
         progress_interval: config.progress_interval,
         metrics,

@@ -13,6 +13,7 @@ use crate::reactor::disk::DiskOptions;
 use crate::reactor::log::{LogReactor, Writer};
 use crate::reactor::mailbox::{Place, Receiver, Refused, Sender};
 use crate::reactor::{Doorbell, roles};
+use crate::state::members;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -105,6 +106,8 @@ pub struct Member {
     pub index: Arc<crate::mvcc::index::Index<crate::mvcc::view::View>>,
     /// Its place in the cluster.
     pub standing: Arc<Standing>,
+    /// All members, as this one knows them.
+    pub members: Vec<members::Member>,
 }
 
 /// How a start went.
@@ -140,6 +143,7 @@ impl LogThread {
             identity: core.identity(),
             index: core.state().index().clone(),
             standing: core.standing().clone(),
+            members: core.state().members().iter().cloned().collect(),
         }));
         let Ok(mut ports) = ports.recv() else { return Ok(()) };
         serve(&mut core, &mut reactor, &mut ports, &self.ending, began)
@@ -234,10 +238,10 @@ fn take_requests(core: &mut LogCore, ports: &mut [Port], now: Duration) -> bool 
                 port.replies.release(place);
                 break;
             };
-            if matches!(request, Request::Corrupt { .. }) {
-                port.replies.release(place);
-            } else {
+            if request.is_answered() {
                 port.places.push(place);
+            } else {
+                port.replies.release(place);
             }
             core.handle(number, request, now);
         }

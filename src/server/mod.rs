@@ -95,6 +95,12 @@ pub enum ServerError {
         /// What is wrong.
         problem: String,
     },
+    /// Other members hold something else.
+    #[error(
+        "checkInitialHashKV failed: {0}; if the others agree with each other, remove this member (`etcdctl member \
+         remove`), add it again and start it with an empty directory"
+    )]
+    Inconsistent(String),
     /// The data can't be served.
     #[error(transparent)]
     Boot(#[from] BootError),
@@ -117,6 +123,8 @@ enum End {
     Signal,
     /// The log core ended.
     Log(Result<(), Fatal>),
+    /// No end yet if it went well: what this member holds was compared with the others.
+    Compared(Result<(), String>),
 }
 
 /// Runs a member until it is told to stop or can't go on.
@@ -140,6 +148,8 @@ pub fn run(config: &Config) -> Result<(), ServerError> {
         listeners,
         ends,
         ended,
+        is_forced: config.force_new_cluster,
+        compares: config.gates.is_open("InitialCorruptCheck") && origin == Origin::default(),
     };
     let mut origin = origin;
     loop {
@@ -159,6 +169,10 @@ struct Life<'a> {
     listeners: Vec<(ListenSocket, Goes)>,
     ends: mpsc::Sender<End>,
     ended: mpsc::Receiver<End>,
+    /// Whether what the member holds is to be compared with the others before it serves. A new one holds nothing.
+    compares: bool,
+    /// Whether the member is to leave its cluster and be one of its own. Only once: others may join it then.
+    is_forced: bool,
 }
 
 impl Life<'_> {
@@ -171,13 +185,19 @@ impl Life<'_> {
             listeners,
             ends,
             ended,
+            compares,
+            is_forced,
         } = self;
         let ends = ends.clone();
+        let compared = std::mem::take(compares).then(|| ends.clone());
+        let is_compared = compared.is_some();
         let end_of_log = Arc::new(Ending::default());
         let log_bell = Doorbell::new("log").map_err(system("make a doorbell"))?;
         let readers = Readers::new(roles.serve.len());
         let (ports_sender, ports_receiver) = mpsc::channel();
         let (started_sender, started) = mpsc::channel();
+        let mut boot = boot(config, roles, budget, &readers, origin);
+        boot.replica.alone = std::mem::take(is_forced);
         let thread = LogThread {
             role: roles.log.clone(),
             writer: writer(config.wal_writer),
@@ -186,7 +206,7 @@ impl Life<'_> {
                 ..DiskOptions::default()
             },
             boot_cpus: roles.cpus(),
-            boot: boot(config, roles, budget, &readers, origin),
+            boot,
             bell: log_bell.clone(),
             ending: end_of_log.clone(),
         };
@@ -202,7 +222,16 @@ impl Life<'_> {
             Ok(member) => member?,
             Err(_) => return ending(ended.recv()),
         };
-        let cores = Cores::start(config, budget, roles, &log_bell, &readers, &member)?;
+        let cores = Cores::start(config, budget, roles, &log_bell, &readers, &member, compared)?;
+        if is_compared {
+            let end = ended.recv();
+            if !matches!(end, Ok(End::Compared(Ok(())))) {
+                cores.end();
+                drop(ports_sender);
+                let _ = log.join();
+                return ending(end);
+            }
+        }
         let _ = ports_sender.send(cores.ports);
         let sockets = listeners.iter().map(|(socket, goes)| Ok((socket.another()?, *goes)));
         let sockets = sockets.collect::<Result<_, _>>().map_err(system("listen"))?;
@@ -254,6 +283,7 @@ fn say_ready(config: &Config, cores: usize) {
 fn ending(end: Result<End, mpsc::RecvError>) -> Result<(), ServerError> {
     match end {
         Ok(End::Log(result)) => Ok(result?),
+        Ok(End::Compared(result)) => result.map_err(ServerError::Inconsistent),
         // A second signal: the operator will not wait.
         Ok(End::Signal) | Err(_) => Ok(()),
     }
@@ -312,6 +342,7 @@ fn boot(config: &Config, roles: &Roles, budget: &Budget, readers: &Readers, orig
             heartbeat_ticks: 1,
             pre_vote: config.pre_vote,
             catchup_entries: config.catchup_entries,
+            alone: false,
             wal,
         },
         pages: pages::Options {

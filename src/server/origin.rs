@@ -10,6 +10,7 @@ use crate::limits::{PEER_ASK_BYTES, PEER_ASK_TIMEOUT};
 use crate::raft::replica::Identity;
 use crate::state::identity::{cluster_id, member_id};
 use crate::state::members::Member;
+use crate::state::version;
 use std::collections::BTreeSet;
 
 /// Where a member comes from.
@@ -87,7 +88,11 @@ fn join(config: &Config) -> Result<Origin, ServerError> {
     let mut problems = Vec::new();
     for url in config.initial_cluster.others(&config.name) {
         match ask(url) {
-            Ok(told) => return joined(config, url, &told),
+            Ok(told) => {
+                let origin = joined(config, url, &told)?;
+                is_compatible(&told, origin.identity)?;
+                return Ok(origin);
+            }
             Err(problem) => problems.push(format!("{url}: {problem}")),
         }
     }
@@ -136,24 +141,70 @@ fn joined(config: &Config, url: &str, told: &Told) -> Result<Origin, ServerError
     })
 }
 
+/// Refuses to join a cluster of a version that this member can't follow. Members that are down say nothing, and one that
+/// says something is enough.
+fn is_compatible(told: &Told, own: Option<Identity>) -> Result<(), ServerError> {
+    #[derive(serde::Deserialize)]
+    struct Version {
+        etcdcluster: String,
+    }
+    let mut versions = Vec::new();
+    let mut is_downgrading = None;
+    let others = told.members.iter().filter(|member| Some(member.id) != own.map(|own| own.member_id));
+    for member in others {
+        let said = first(&member.peer_urls, |url| {
+            let (_, body) = fetch(url, "version")?;
+            serde_json::from_slice::<Version>(&body).map_err(|error| error.to_string())
+        });
+        versions.extend(said.map(|version| version.etcdcluster));
+        // Any member's answer is as good as another's.
+        if is_downgrading.is_none() {
+            is_downgrading = first(&member.peer_urls, |url| {
+                let (_, body) = fetch(url, "downgrade/enabled")?;
+                String::from_utf8_lossy(&body).parse::<bool>().map_err(|error| error.to_string())
+            });
+        }
+    }
+    version::may_join(&versions, is_downgrading.unwrap_or(false)).map_err(|problem| ServerError::Join {
+        problem: format!("incompatible with current running cluster: {problem}"),
+    })
+}
+
+/// What the first URL that has an answer says.
+fn first<T>(urls: &[String], ask: impl Fn(&str) -> Result<T, String>) -> Option<T> {
+    urls.iter().find_map(|url| {
+        let answer = ask(url);
+        if let Err(problem) = &answer {
+            tracing::warn!(url, "a member did not answer: {problem}");
+        }
+        answer.ok()
+    })
+}
+
 /// Asks a member who is in its cluster.
 fn ask(url: &str) -> Result<Told, String> {
+    let (cluster_id, body) = fetch(url, "members")?;
+    let cluster_id = cluster_id.ok_or("its answer does not name a cluster")?;
+    let members = serde_json::from_slice(&body).map_err(|error| format!("its members are not etcd's JSON: {error}"))?;
+    Ok(Told { cluster_id, members })
+}
+
+/// What a member has at a path, and the cluster that it names.
+fn fetch(url: &str, path: &str) -> Result<(Option<u64>, Vec<u8>), String> {
     let agent: ureq::Agent = ureq::Agent::config_builder()
         .timeout_global(Some(PEER_ASK_TIMEOUT))
         // A proxy for the world is none for peers.
         .proxy(None)
         .build()
         .into();
-    let path = format!("{}/members", url.trim_end_matches('/'));
+    let path = format!("{}/{path}", url.trim_end_matches('/'));
     let mut response = agent.get(&path).call().map_err(|error| error.to_string())?;
     let id = response
         .headers()
         .get("X-Etcd-Cluster-Id")
         .and_then(|id| id.to_str().ok());
     let id = id.and_then(|id| u64::from_str_radix(id, 16).ok());
-    let cluster_id = id.ok_or("its answer does not name a cluster")?;
     let body = response.body_mut().with_config().limit(PEER_ASK_BYTES).read_to_vec();
     let body = body.map_err(|error| error.to_string())?;
-    let members = serde_json::from_slice(&body).map_err(|error| format!("its members are not etcd's JSON: {error}"))?;
-    Ok(Told { cluster_id, members })
+    Ok((id, body))
 }

@@ -78,6 +78,7 @@ pub fn draw(random: &mut Random, value_bytes_max: u64) -> Boot {
             heartbeat_ticks: 1,
             pre_vote: true,
             catchup_entries,
+            alone: false,
             wal,
         },
         pages: page_options(),

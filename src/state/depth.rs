@@ -13,6 +13,7 @@ use crate::limits::{MAX_GROUP_LEVELS, MAX_MESSAGE_LEVELS, MAX_TXN_LEVELS};
 use crate::proto::etcdserverpb::{InternalRaftRequest, TxnRequest};
 use crate::proto::schema::{Described, Field, Schema};
 use crate::state::error::StateError;
+use crate::state::legacy;
 use bytes::{Bytes, BytesMut};
 use prost::Message;
 use std::ops::Range;
@@ -26,9 +27,10 @@ pub fn decode<M: Message + Default + Described>(bytes: Bytes) -> Result<M, State
     decode_scanned(bytes, &found)
 }
 
-/// Decodes a log entry's request.
+/// Decodes a log entry's request. What members of 3.5 write by etcd's second API is no `InternalRaftRequest`.
 pub fn decode_entry(bytes: Bytes) -> Result<InternalRaftRequest, StateError> {
-    decode(bytes)
+    let entry = bytes.clone();
+    decode(bytes).or_else(|error| legacy::request(&entry).ok_or(error))
 }
 
 /// Decodes a `TxnRequest` from a client, for `validate::check_txn` with the same `max_txn_ops`.

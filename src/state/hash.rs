@@ -35,6 +35,8 @@ pub struct KvHasher {
     /// The revision whose compaction says what counts below the compact revision.
     keep_at: i64,
     probe: Option<ResumeKey>,
+    /// Of a compaction that keeps no key: whether it keeps a deletion is still to be found out.
+    may_keep_deletion: bool,
 }
 
 impl KvHasher {
@@ -53,7 +55,33 @@ impl KvHasher {
             compact_revision: readable.compact_revision,
             keep_at: revision,
             probe: Some(b"\0".to_vec()),
+            may_keep_deletion: false,
         })
+    }
+
+    /// What a compaction hashes on its way: all up to `compacted` that it found, which is what the one before, at
+    /// `previous`, has left. A compaction keeps what was deleted in its very revision, unlike a look at that revision.
+    pub fn of_compaction(previous: i64, compacted: i64) -> KvHasher {
+        KvHasher {
+            crc: crc32c_append(0, KEY_BUCKET),
+            revision: compacted,
+            compact_revision: previous,
+            keep_at: compacted,
+            probe: Some(b"\0".to_vec()),
+            may_keep_deletion: true,
+        }
+    }
+
+    /// The revision whose deletions are wanted by `deletion`, if that is so once `prepare` is done. Comes before `feed`.
+    pub fn deletions_wanted(&self) -> Option<i64> {
+        (self.may_keep_deletion && self.keep_at != self.revision).then_some(self.revision)
+    }
+
+    /// Takes a record of the revision wanted.
+    pub fn deletion(&mut self, revision: Revision, tombstone: bool) {
+        if tombstone && revision.main == self.revision {
+            self.keep_at = self.revision;
+        }
     }
 
     /// Finds out which rule applies, slice by slice, until it returns true. Comes before `feed`.

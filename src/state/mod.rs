@@ -19,6 +19,7 @@ pub mod error;
 pub mod hash;
 pub mod identity;
 mod intervals;
+pub mod legacy;
 pub mod lease;
 pub mod members;
 pub mod outcome;
@@ -30,6 +31,7 @@ mod run;
 mod run_txn;
 pub mod stand_in;
 pub mod validate;
+pub mod version;
 
 pub use apply::{Entry, Progress};
 pub use changes::{Changes, Restore, RestoreError, Update};

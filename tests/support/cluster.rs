@@ -60,6 +60,14 @@ impl Cluster {
 
     /// Starts them as the members of a new cluster, and does not wait for them.
     pub fn found(&mut self) {
+        self.name_founders();
+        for member in &mut self.members {
+            member.spawn().expect("a member starts");
+        }
+    }
+
+    /// Makes them the members of a new cluster, and starts none.
+    pub fn name_founders(&mut self) {
         let members = NAMES.iter().zip(&self.members);
         let members = members.map(|(name, member)| format!("{name}=http://{}", member.advertised_peer_address()));
         let list = members.collect::<Vec<_>>().join(",");
@@ -69,7 +77,6 @@ impl Cluster {
                 members: list.clone(),
                 joins: false,
             });
-            member.spawn().expect("a member starts");
         }
     }
 
@@ -80,7 +87,14 @@ impl Cluster {
 
     /// A further member, prepared and not started: its peer URL is what `member add` is told.
     pub fn prepare(&mut self, program: Program, name: &str) -> usize {
-        let new = self.reserve(program);
+        self.prepare_with(program, name, &[])
+    }
+
+    /// As `prepare`, with flags beyond the usual ones.
+    pub fn prepare_with(&mut self, program: Program, name: &str, further: &[&str]) -> usize {
+        let arguments = [arguments(program), further].concat();
+        self.members.push(Server::prepare(program, &arguments));
+        let new = self.members.len() - 1;
         let all: Vec<usize> = (0..new).collect();
         self.join(new, name, &all);
         new
@@ -209,7 +223,9 @@ impl Cluster {
                     continue;
                 };
                 let hash = super::etcd::hash_at(&channel, 0).await;
-                let told = |hash: pb::HashKvResponse| (hash.hash, hash.compact_revision, hash.hash_revision);
+                // 3.5 does not say up to which revision it hashed: up to its newest.
+                let revision = |hash: &pb::HashKvResponse| hash.header.as_ref().map(|header| header.revision);
+                let told = |hash: pb::HashKvResponse| (hash.hash, hash.compact_revision, revision(&hash));
                 hashes.push(hash.map(told).ok());
             }
             if hashes.iter().all(|hash| hash.is_some() && *hash == hashes[0]) {

@@ -1,4 +1,4 @@
-//! Servers as child processes: ringd, the reference etcd 3.7.1, and etcd 3.5.1, all started with the same flags.
+//! Servers as child processes: ringd, the reference etcd 3.7.1, and older etcds, all started with the same flags.
 //!
 //! Every server has a temporary directory and loopback ports of its own. All advertise the same addresses, so that
 //! cluster and member ids, which derive from them, are the same number on every server. A server that is dropped is
@@ -40,6 +40,8 @@ pub enum Program {
     Ringd,
     /// etcd 3.7.1, started by `tests/reference`.
     Reference,
+    /// etcd 3.6.14, started by `tests/reference`, too.
+    Etcd36,
     /// etcd 3.5.1 from its wheel.
     Etcd351,
 }
@@ -61,6 +63,7 @@ impl Program {
         match self {
             Self::Ringd => ringd_path(),
             Self::Reference => tool("reference/reference"),
+            Self::Etcd36 => tool("etcd-3.6/reference"),
             Self::Etcd351 => tool("etcd-3.5.1/etcd"),
         }
     }
@@ -161,6 +164,11 @@ impl Server {
     pub fn advertised_peer_address(&self) -> String {
         self.peers_at
             .map_or_else(|| self.peer_address(), |address| address.to_string())
+    }
+
+    /// Flags that it gets from its next start on, beside the usual ones.
+    pub fn set_arguments(&mut self, arguments: &[&str]) {
+        self.arguments = arguments.iter().map(|argument| argument.to_string()).collect();
     }
 
     /// The name it has in its cluster.

@@ -60,24 +60,6 @@ const NUMBERS: &[(&str, Kind, &str, f64)] = &[
         0.0,
     ),
     (
-        "etcd_server_heartbeat_send_failures_total",
-        Counter,
-        "Heartbeats that could not be sent in time.",
-        0.0,
-    ),
-    (
-        "etcd_server_learner_promote_successes",
-        Counter,
-        "Learners promoted by this leader.",
-        0.0,
-    ),
-    (
-        "etcd_server_read_indexes_failed_total",
-        Counter,
-        "Read index requests that failed.",
-        0.0,
-    ),
-    (
         "etcd_server_slow_apply_total",
         Counter,
         "Entries that were slow to apply.",

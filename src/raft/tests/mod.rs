@@ -47,6 +47,7 @@ fn boot() -> Boot {
         heartbeat_ticks: 1,
         pre_vote: true,
         catchup_entries: 10,
+        alone: false,
         wal,
     };
     Boot {
