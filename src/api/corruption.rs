@@ -72,7 +72,12 @@ async fn ask(overseer: &Overseer, member: &Member, revision: i64) -> Result<Told
             Ok(answer) => String::from_utf8_lossy(&answer.body).trim().to_string(),
             Err(problem) => problem,
         };
-        tracing::warn!(url, "requested-revision" = revision, error = last, "failed hash kv request");
+        tracing::warn!(
+            url,
+            "requested-revision" = revision,
+            error = last,
+            "failed hash kv request"
+        );
     }
     Err(last)
 }
@@ -89,7 +94,10 @@ pub async fn compare_at_start(connections: Core<Api>, members: Vec<Member>) -> R
     if answers.iter().any(|(peer, answer)| differs(&own, *peer, answer)) {
         return Err(format!("{id} found data inconsistency with peers"));
     }
-    tracing::info!("local-member-id" = id, "initial corruption checking passed; no corruption");
+    tracing::info!(
+        "local-member-id" = id,
+        "initial corruption checking passed; no corruption"
+    );
     Ok(())
 }
 
@@ -163,7 +171,9 @@ async fn compare(overseer: &Overseer) -> Result<(), String> {
         return Err("nobody confirmed that this member leads".to_string());
     }
     let (second, newest) = hashes::hash_at(&overseer.connections, 0).await.map_err(unhashed)?;
-    let told = answers.iter().filter_map(|(id, answer)| Some((*id, answer.as_ref().ok()?)));
+    let told = answers
+        .iter()
+        .filter_map(|(id, answer)| Some((*id, answer.as_ref().ok()?)));
     let told: Vec<_> = told.collect();
     if let Some((member, reason)) = judge(overseer.member_id, &first, &second, newest, &told) {
         tracing::warn!("member-id" = format!("{member:x}"), "{reason}");
@@ -279,7 +289,11 @@ fn judge_compaction(own: u64, hash: &KvHash, answers: &[Answer]) -> Verdict {
         };
     }
     let quorum = (answers.len() + 1) / 2 + 1;
-    let Some(majority) = by_hash.iter().find(|(_, ids)| ids.len() >= quorum).map(|(hash, _)| *hash) else {
+    let Some(majority) = by_hash
+        .iter()
+        .find(|(_, ids)| ids.len() >= quorum)
+        .map(|(hash, _)| *hash)
+    else {
         return Verdict::Differs(vec![0]);
     };
     by_hash.remove(&majority);
@@ -342,15 +356,24 @@ mod tests {
         assert_eq!(judge(&[(7, same.clone()), (8, same.clone())]), Verdict::Equal);
         assert_eq!(judge(&[(7, same.clone()), (8, None)]), Verdict::Skipped);
         assert_eq!(judge(&[(7, same.clone()), (8, Some(told(6, 1, 9)))]), Verdict::Skipped);
-        assert_eq!(judge(&[(7, same.clone()), (8, other.clone())]), Verdict::Differs(vec![8]));
-        assert_eq!(judge(&[(7, other.clone()), (8, other.clone())]), Verdict::Differs(vec![1]));
+        assert_eq!(
+            judge(&[(7, same.clone()), (8, other.clone())]),
+            Verdict::Differs(vec![8])
+        );
+        assert_eq!(
+            judge(&[(7, other.clone()), (8, other.clone())]),
+            Verdict::Differs(vec![1])
+        );
         assert_eq!(judge(&[(7, other), (8, None)]), Verdict::Differs(vec![0]));
     }
 
     #[test]
     fn what_go_leaves_out_is_zero() {
         let read = |text: &str| serde_json::from_str::<Told>(text).unwrap();
-        assert_eq!(read(r#"{"header":{"revision":3},"hash":4,"compact_revision":-1,"hash_revision":2}"#), told(4, -1, 3));
+        assert_eq!(
+            read(r#"{"header":{"revision":3},"hash":4,"compact_revision":-1,"hash_revision":2}"#),
+            told(4, -1, 3)
+        );
         assert_eq!(read("{}"), Told::default());
     }
 }

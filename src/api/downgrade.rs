@@ -129,11 +129,19 @@ mod tests {
         let validate = |version| asked(DowngradeAction::Validate, version).unwrap();
         let enable = asked(DowngradeAction::Enable, "3.6").unwrap();
         let cancel = asked(DowngradeAction::Cancel, "").unwrap();
-        assert!(asked(DowngradeAction::Enable, "x").unwrap_err().message.contains("wrong downgrade target"));
+        assert!(
+            asked(DowngradeAction::Enable, "x")
+                .unwrap_err()
+                .message
+                .contains("wrong downgrade target")
+        );
         assert_eq!(validate("3.6.0").judge(&status), Ok(None));
         for wrong in ["3.5.0", "3.7.0", "3.8", "4.6"] {
             let refused = validate(wrong).judge(&status).unwrap_err();
-            assert_eq!(refused.message, "etcdserver: invalid downgrade target version", "{wrong}");
+            assert_eq!(
+                refused.message, "etcdserver: invalid downgrade target version",
+                "{wrong}"
+            );
         }
         assert_eq!(cancel.judge(&status), Ok(None));
         let set = enable.judge(&status).unwrap().unwrap();
@@ -147,6 +155,9 @@ mod tests {
         assert!(!cancel.judge(&status).unwrap().unwrap().enabled);
         status.cluster_version = None;
         let refused = enable.judge(&status).unwrap_err();
-        assert_eq!(refused.message, "etcdserver: cluster version not found during downgrade");
+        assert_eq!(
+            refused.message,
+            "etcdserver: cluster version not found during downgrade"
+        );
     }
 }

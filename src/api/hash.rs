@@ -93,7 +93,10 @@ impl<'a> History<'a> {
             serve::yield_now().await;
         }
         if let Some(compacted) = hasher.deletions_wanted() {
-            let from = RecordId { main: compacted, sub: 0 };
+            let from = RecordId {
+                main: compacted,
+                sub: 0,
+            };
             self.records(view, from, |revision, tombstone, _, _| {
                 hasher.deletion(revision, tombstone);
                 revision.main == compacted
@@ -101,9 +104,11 @@ impl<'a> History<'a> {
             .await?;
         }
         let index = self.index.clone();
-        self.records(view, RecordId { main: 0, sub: 0 }, |revision, tombstone, key, stored| {
-            hasher.feed(&index.pin(), revision, tombstone, key, stored)
-        })
+        self.records(
+            view,
+            RecordId { main: 0, sub: 0 },
+            |revision, tombstone, key, stored| hasher.feed(&index.pin(), revision, tombstone, key, stored),
+        )
         .await?;
         Ok(hasher.finish())
     }

@@ -132,7 +132,10 @@ fn answer(cluster_id: u64, hash: KvHash, revision: i64) -> Response {
     if hash.hash != 0 {
         fields.push(format!(r#""hash":{}"#, hash.hash));
     }
-    for (name, number) in [("compact_revision", hash.compact_revision), ("hash_revision", hash.revision)] {
+    for (name, number) in [
+        ("compact_revision", hash.compact_revision),
+        ("hash_revision", hash.revision),
+    ] {
         if number != 0 {
             fields.push(format!(r#""{name}":{number}"#));
         }
@@ -184,7 +187,11 @@ impl Api {
 
     /// Looks whether a compaction is to be hashed.
     pub(super) fn look_for_compactions(&mut self) {
-        let Some(previous) = self.compaction_hashes.through.filter(|_| !self.compaction_hashes.under_way) else {
+        let Some(previous) = self
+            .compaction_hashes
+            .through
+            .filter(|_| !self.compaction_hashes.under_way)
+        else {
             return;
         };
         let view = self.index.pin().view().clone();

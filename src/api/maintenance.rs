@@ -103,7 +103,9 @@ impl Api {
 
     pub(super) fn status_unknown(&mut self, net: &mut Net, want: StatusFor, status: &Status) {
         match want {
-            StatusFor::Status(caller) | StatusFor::Members(caller) | StatusFor::Downgrade(caller, _) => self.fail(net, caller, status),
+            StatusFor::Status(caller) | StatusFor::Members(caller) | StatusFor::Downgrade(caller, _) => {
+                self.fail(net, caller, status)
+            }
             StatusFor::Http(asked) => self.http_status_known(net, asked, Err(status)),
         }
     }

@@ -79,7 +79,11 @@ async fn ask(overseer: &Overseer, member: &Member) -> Option<Minor> {
         if let Some(version) = told.and_then(|told| Minor::parse(&told.etcdserver)) {
             if version > Minor::ours() {
                 let (version, member) = (version.short(), format!("{:x}", member.id));
-                tracing::warn!(version, "remote-member-id" = member, "leader found higher-versioned member");
+                tracing::warn!(
+                    version,
+                    "remote-member-id" = member,
+                    "leader found higher-versioned member"
+                );
             }
             return Some(version);
         }

@@ -279,7 +279,6 @@ mod tests {
         for flag in [
             "--cert-file=x",
             "--client-cert-auth",
-            "--force-new-cluster",
             "--discovery-srv=x",
             "--auth-token=jwt",
             "--host-whitelist=a",

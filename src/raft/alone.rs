@@ -17,7 +17,10 @@ pub(super) fn force<D: Disk>(
     mut recovered: Recovered,
     applied: &Applied,
 ) -> Result<Recovered, ReplicaError> {
-    let last = recovered.entries.last().map_or(recovered.entries_after, |entry| entry.index);
+    let last = recovered
+        .entries
+        .last()
+        .map_or(recovered.entries_after, |entry| entry.index);
     // A commit index alone is not always in the log; what was applied was committed.
     let commit = recovered.hard_state.commit.max(applied.position.index).min(last);
     let member_id = recovered.metadata.node_id;

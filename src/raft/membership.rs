@@ -301,9 +301,7 @@ impl LogCore {
             }
             MemberError::NotFound => "membership: ID not found",
             MemberError::NotLearner => "membership: can only promote a learner member",
-            MemberError::NotEnoughStarted => {
-                "etcdserver: re-configuration failed due to not enough started members"
-            }
+            MemberError::NotEnoughStarted => "etcdserver: re-configuration failed due to not enough started members",
             _ => "etcdserver: unhealthy cluster",
         };
         *self.counters.promotions_refused.entry(reason).or_default() += 1;

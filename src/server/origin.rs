@@ -150,7 +150,10 @@ fn is_compatible(told: &Told, own: Option<Identity>) -> Result<(), ServerError> 
     }
     let mut versions = Vec::new();
     let mut is_downgrading = None;
-    let others = told.members.iter().filter(|member| Some(member.id) != own.map(|own| own.member_id));
+    let others = told
+        .members
+        .iter()
+        .filter(|member| Some(member.id) != own.map(|own| own.member_id));
     for member in others {
         let said = first(&member.peer_urls, |url| {
             let (_, body) = fetch(url, "version")?;
@@ -161,7 +164,9 @@ fn is_compatible(told: &Told, own: Option<Identity>) -> Result<(), ServerError> 
         if is_downgrading.is_none() {
             is_downgrading = first(&member.peer_urls, |url| {
                 let (_, body) = fetch(url, "downgrade/enabled")?;
-                String::from_utf8_lossy(&body).parse::<bool>().map_err(|error| error.to_string())
+                String::from_utf8_lossy(&body)
+                    .parse::<bool>()
+                    .map_err(|error| error.to_string())
             });
         }
     }

@@ -159,10 +159,17 @@ mod tests {
         let attributes = found.cluster_member_attr_set.unwrap();
         assert_eq!((found.header.unwrap().id, attributes.member_id), (9, 0x8e9e));
         let attributes = attributes.member_attributes.unwrap();
-        assert_eq!((&*attributes.name, attributes.client_urls), ("n", vec!["http://h:2379".to_string()]));
+        assert_eq!(
+            (&*attributes.name, attributes.client_urls),
+            ("n", vec!["http://h:2379".to_string()])
+        );
         let found = request(&entry("/0/version", "3.5.0")).unwrap();
         assert_eq!(found.cluster_version_set.unwrap().ver, "3.5.0");
-        for (path, value) in [("/1/key", "x"), ("/0/members/zz/attributes", "{}"), ("/0/members/1/attributes", "{")] {
+        for (path, value) in [
+            ("/1/key", "x"),
+            ("/0/members/zz/attributes", "{}"),
+            ("/0/members/1/attributes", "{"),
+        ] {
             assert_eq!(request(&entry(path, value)), None, "{path}");
         }
         assert_eq!(request(b"\xff"), None);
@@ -213,6 +220,9 @@ mod tests {
         assert_eq!(at("/Root/Children/1/Children"), object!({}));
         assert_eq!(at("/CurrentVersion"), 2);
         let text = String::from_utf8(written).unwrap();
-        assert!(text.contains(r"\\u003c"), "the member's own JSON is escaped once and quoted: {text}");
+        assert!(
+            text.contains(r"\\u003c"),
+            "the member's own JSON is escaped once and quoted: {text}"
+        );
     }
 }

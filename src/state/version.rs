@@ -163,7 +163,10 @@ mod tests {
         assert_eq!(decide(None, &all), Some("3.6.0".into()));
         assert_eq!(decide(None, &[Some("3.7.1"), None]), Some("3.0.0".into()));
         assert_eq!(decide(Some("3.0"), &all), Some("3.6.0".into()));
-        assert_eq!(decide(Some("3.6"), &[Some("3.7.1"), Some("3.7.0")]), Some("3.7.0".into()));
+        assert_eq!(
+            decide(Some("3.6"), &[Some("3.7.1"), Some("3.7.0")]),
+            Some("3.7.0".into())
+        );
         // It stays while somebody is silent, and never goes down by itself.
         assert_eq!(decide(Some("3.6"), &[Some("3.7.1"), None]), None);
         assert_eq!(decide(Some("3.7"), &all), None);
@@ -193,7 +196,11 @@ mod tests {
         }
         assert!(may_join(&told(&["3.7.0"]), true).is_err());
         assert!(may_join(&told(&["3.8.0"]), true).is_ok());
-        assert!(too_new("3.8.0").unwrap().contains("server version is lower than determined cluster version"));
+        assert!(
+            too_new("3.8.0")
+                .unwrap()
+                .contains("server version is lower than determined cluster version")
+        );
         assert_eq!(too_new("3.7.0"), None);
     }
 

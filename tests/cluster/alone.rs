@@ -24,7 +24,9 @@ async fn write(cluster: &Cluster, member: usize, key: &str) -> Result<pb::PutRes
 }
 
 async fn count(cluster: &Cluster, member: usize, prefix: &str) -> i64 {
-    let channel = Channel::connect(&cluster.members[member].address()).await.expect("a connection");
+    let channel = Channel::connect(&cluster.members[member].address())
+        .await
+        .expect("a connection");
     let found: pb::RangeResponse = channel.call(RANGE, &get_prefix(prefix)).await.expect("a read");
     found.count
 }
@@ -61,7 +63,9 @@ fn the_last_member_goes_on_alone_and_others_join_again() {
     last.restart();
     block_on(async {
         assert_eq!(count(&cluster, 0, "kept/").await, 50);
-        let channel = Channel::connect(&cluster.members[0].address()).await.expect("a connection");
+        let channel = Channel::connect(&cluster.members[0].address())
+            .await
+            .expect("a connection");
         let found: pb::RangeResponse = channel.call(RANGE, &get("lost")).await.expect("a read");
         assert_eq!(found.count, 0, "what was not committed is dropped");
         write(&cluster, 0, "kept/50").await.expect("a write");

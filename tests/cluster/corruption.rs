@@ -47,7 +47,9 @@ fn append(log: &Path, index: u64, term: u64, request: &pb::InternalRaftRequest) 
 }
 
 async fn write(cluster: &Cluster, member: usize, key: &str, value: &str) -> Result<pb::PutResponse, Status> {
-    let channel = Channel::connect(&cluster.members[member].address()).await.expect("a connection");
+    let channel = Channel::connect(&cluster.members[member].address())
+        .await
+        .expect("a connection");
     channel.call(PUT, &put(key, value)).await
 }
 
@@ -66,21 +68,34 @@ fn diverge(cluster: &mut Cluster, leader: usize) {
     let (index, term) = (after.raft_index, after.raft_term);
     assert_eq!((index, term), (before.raft_index + 1, before.raft_term), "it was alone");
     let request = pb::InternalRaftRequest {
-        header: Some(pb::RequestHeader { id: 1, ..Default::default() }),
+        header: Some(pb::RequestHeader {
+            id: 1,
+            ..Default::default()
+        }),
         put: Some(put("other", "wrong")),
         ..Default::default()
     };
-    append(&cluster.members[2].data_directory().join("member/wal"), index, term, &request);
+    append(
+        &cluster.members[2].data_directory().join("member/wal"),
+        index,
+        term,
+        &request,
+    );
 }
 
 /// Waits for the CORRUPT alarm and says for whom it is raised; writes are refused from then on.
 fn alarmed(cluster: &Cluster, ask: usize) -> Vec<u64> {
     block_on(async {
-        let channel = Channel::connect(&cluster.members[ask].address()).await.expect("a connection");
+        let channel = Channel::connect(&cluster.members[ask].address())
+            .await
+            .expect("a connection");
         let deadline = Instant::now() + PATIENCE;
         loop {
             let listed: pb::AlarmResponse = channel.call(ALARM, &pb::AlarmRequest::default()).await.expect("a list");
-            let raised = listed.alarms.iter().filter(|alarm| alarm.alarm == pb::AlarmType::Corrupt as i32);
+            let raised = listed
+                .alarms
+                .iter()
+                .filter(|alarm| alarm.alarm == pb::AlarmType::Corrupt as i32);
             let raised: Vec<u64> = raised.map(|alarm| alarm.member_id).collect();
             if !raised.is_empty() {
                 let refused = write(cluster, ask, "key", "value").await.expect_err("no writes");
@@ -104,7 +119,10 @@ const RINGD: Program = Program::Ringd;
 
 #[test]
 fn a_member_that_differs_does_not_start() {
-    let mut cluster = prepared(&[RINGD, Program::Reference, RINGD], &["--feature-gates=InitialCorruptCheck=true"]);
+    let mut cluster = prepared(
+        &[RINGD, Program::Reference, RINGD],
+        &["--feature-gates=InitialCorruptCheck=true"],
+    );
     block_on(cluster.lead(0));
     block_on(write(&cluster, 0, "key", "value")).expect("a write");
     block_on(cluster.settle());
@@ -145,7 +163,9 @@ fn the_leader_compares_compactions() {
     for leader in [0, 1] {
         the_leader_finds_who_differs(leader, &flags, |cluster| {
             block_on(async {
-                let channel = Channel::connect(&cluster.members[0].address()).await.expect("a connection");
+                let channel = Channel::connect(&cluster.members[0].address())
+                    .await
+                    .expect("a connection");
                 let request = pb::CompactionRequest {
                     revision: 3,
                     physical: false,
@@ -166,13 +186,17 @@ fn equal_members_are_not_suspected() {
     ];
     let cluster = prepared(&[RINGD, Program::Reference, RINGD], &flags);
     block_on(async {
-        let channel = Channel::connect(&cluster.members[0].address()).await.expect("a connection");
+        let channel = Channel::connect(&cluster.members[0].address())
+            .await
+            .expect("a connection");
         for leader in [0, 1] {
             cluster.lead(leader).await;
             for round in 0..6 {
                 let mut revision = 0;
                 for key in ["a", "b", "c"] {
-                    let written = write(&cluster, leader, key, &format!("{round}")).await.expect("a write");
+                    let written = write(&cluster, leader, key, &format!("{round}"))
+                        .await
+                        .expect("a write");
                     revision = written.header.expect("a header").revision;
                 }
                 let revision = revision - round % 2;
@@ -192,7 +216,10 @@ fn equal_members_are_not_suspected() {
 /// What other members are told of the history, as etcd tells it.
 #[test]
 fn hashes_are_told_to_members_as_etcd_does() {
-    let mut cluster = prepared(&[RINGD, Program::Reference, RINGD], &["--feature-gates=CompactHashCheck=true"]);
+    let mut cluster = prepared(
+        &[RINGD, Program::Reference, RINGD],
+        &["--feature-gates=CompactHashCheck=true"],
+    );
     let addresses: Vec<String> = cluster.members.iter().map(|member| member.peer_address()).collect();
     let told = |member: usize, method: &str, fields: &str, body: &str| {
         let address = &addresses[member];
@@ -228,7 +255,9 @@ fn hashes_are_told_to_members_as_etcd_does() {
     same("", r#"{"revision":"3"}"#, 400);
     assert_eq!(told(0, "POST", "", "{}"), told(1, "POST", "", "{}"));
     block_on(async {
-        let channel = Channel::connect(&cluster.members[0].address()).await.expect("a connection");
+        let channel = Channel::connect(&cluster.members[0].address())
+            .await
+            .expect("a connection");
         for revision in [3, 4] {
             let physical = true;
             let request = pb::CompactionRequest { revision, physical };
@@ -236,7 +265,10 @@ fn hashes_are_told_to_members_as_etcd_does() {
             // The other members compact on their own.
             let deadline = Instant::now() + PATIENCE;
             while hash_compacted(&cluster, revision).await.is_none() {
-                assert!(Instant::now() < deadline, "revision {revision} is not compacted everywhere");
+                assert!(
+                    Instant::now() < deadline,
+                    "revision {revision} is not compacted everywhere"
+                );
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }

@@ -13,10 +13,12 @@ use crate::support::{
 };
 
 /// The series of a member whose names begin so.
-fn series(cluster: &Cluster, member: usize, prefix: &str) -> Vec<String> {
+pub fn series(cluster: &Cluster, member: usize, prefix: &str) -> Vec<String> {
     let page = cluster.members[member].http_body("/metrics").expect("a page");
     let lines = page.lines().filter(|line| line.starts_with(prefix));
-    lines.map(str::to_string).collect()
+    let mut lines: Vec<String> = lines.map(str::to_string).collect();
+    lines.sort();
+    lines
 }
 
 fn number(cluster: &Cluster, member: usize, name: &str) -> f64 {
@@ -53,7 +55,9 @@ fn promotions(program: Program) -> Vec<Vec<String>> {
     assert_eq!(said(&["member", "promote", &id]).code, Some(1));
     assert_eq!(cluster.etcdctl(&[1], &["member", "promote", &id]).code, Some(1));
     assert_eq!(said(&["member", "promote", "1234"]).code, Some(1));
-    (0..2).map(|member| series(&cluster, member, "etcd_server_learner_promote")).collect()
+    (0..2)
+        .map(|member| series(&cluster, member, "etcd_server_learner_promote"))
+        .collect()
 }
 
 #[test]
@@ -80,7 +84,9 @@ fn reads_that_lose_their_leader_are_counted() {
     let mut cluster = Cluster::of_three(Program::subject());
     block_on(async {
         cluster.lead(0).await;
-        let channel = Channel::connect(&cluster.members[1].address()).await.expect("a connection");
+        let channel = Channel::connect(&cluster.members[1].address())
+            .await
+            .expect("a connection");
         cluster.members[0].signal("STOP");
         let get = get("key");
         let read = channel.call::<pb::RangeResponse>(RANGE, &get);

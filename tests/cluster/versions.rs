@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use ringd::proto::etcdserverpb as pb;
 
+use crate::counted::series;
 use crate::support::{
     block_on,
     cluster::{Cluster, PATIENCE},
@@ -19,8 +20,11 @@ const LOOSE: &str = "--strict-reconfig-check=false";
 fn versions(cluster: &Cluster) -> Vec<String> {
     let running = cluster.members.iter().filter(|member| member.is_started());
     let told = running.map(|member| member.http_body("/version").expect("an answer"));
-    let cluster = told.map(|told| serde_json::from_str::<serde_json::Value>(&told).expect("JSON")["etcdcluster"].clone());
-    cluster.map(|version| version.as_str().unwrap_or_default().to_string()).collect()
+    let cluster =
+        told.map(|told| serde_json::from_str::<serde_json::Value>(&told).expect("JSON")["etcdcluster"].clone());
+    cluster
+        .map(|version| version.as_str().unwrap_or_default().to_string())
+        .collect()
 }
 
 /// Waits until all members say this version.
@@ -31,14 +35,19 @@ fn expect(cluster: &Cluster, version: &str) {
         if told.iter().all(|told| told == version) {
             return;
         }
-        assert!(Instant::now() < deadline, "the cluster is of {told:?} and not of {version}");
+        assert!(
+            Instant::now() < deadline,
+            "the cluster is of {told:?} and not of {version}"
+        );
         std::thread::sleep(Duration::from_millis(50));
     }
 }
 
 fn write(cluster: &Cluster, member: usize, key: &str) {
     block_on(async {
-        let channel = Channel::connect(&cluster.members[member].address()).await.expect("a connection");
+        let channel = Channel::connect(&cluster.members[member].address())
+            .await
+            .expect("a connection");
         let deadline = Instant::now() + PATIENCE;
         loop {
             let written: Result<pb::PutResponse, _> = channel.call(PUT, &put(key, key)).await;
@@ -57,7 +66,10 @@ fn expect_keys(cluster: &Cluster, keys: &[String]) {
         for member in &cluster.members {
             let channel = Channel::connect(&member.address()).await.expect("a connection");
             let found: pb::RangeResponse = channel.call(RANGE, &get_prefix("key/")).await.expect("a read");
-            let found = found.kvs.iter().map(|row| String::from_utf8_lossy(&row.key).into_owned());
+            let found = found
+                .kvs
+                .iter()
+                .map(|row| String::from_utf8_lossy(&row.key).into_owned());
             assert_eq!(found.collect::<Vec<_>>(), keys, "at {}", member.name());
         }
     });
@@ -108,6 +120,13 @@ fn members_of_3_6_are_replaced_by_ringd_and_back() {
             write(&cluster, 2, "other");
         }
         replace(&mut cluster, old, program, name, &snapshots(program));
+        if program == Program::Etcd36 {
+            let sent = series(&cluster, 1, "etcd_network_snapshot_send_success");
+            assert!(
+                sent.iter().any(|line| line.ends_with(" 1")),
+                "no snapshot was sent: {sent:?}"
+            );
+        }
         expect(&cluster, version);
         block_on(cluster.lead(2));
         let key = format!("key/{}", step + 1);
@@ -115,7 +134,10 @@ fn members_of_3_6_are_replaced_by_ringd_and_back() {
         keys.push(key);
         expect_keys(&cluster, &keys);
         block_on(cluster.settle());
-        assert!(versions(&cluster).iter().all(|told| told == version), "it changed by itself");
+        assert!(
+            versions(&cluster).iter().all(|told| told == version),
+            "it changed by itself"
+        );
     }
 }
 
@@ -176,7 +198,10 @@ fn a_downgrade_goes_through_the_leader() {
         "Downgrade validate success, cluster version 3.7\n"
     );
     let enabled = said(&["downgrade", "enable", "3.6"]);
-    assert_eq!(enabled.out, "Downgrade enable success, cluster version 3.7\n", "{enabled:?}");
+    assert_eq!(
+        enabled.out, "Downgrade enable success, cluster version 3.7\n",
+        "{enabled:?}"
+    );
     expect(&cluster, "3.6.0");
     let peer = cluster.members[1].peer_address();
     assert_eq!(http::request(&peer, "GET", "/downgrade/enabled").body, "true");
@@ -185,6 +210,9 @@ fn a_downgrade_goes_through_the_leader() {
     assert_eq!((info.enabled, &*info.target_version), (true, "3.6.0"));
     assert_eq!(said(&["downgrade", "enable", "3.5"]).code, Some(1));
     let cancelled = said(&["downgrade", "cancel"]);
-    assert_eq!(cancelled.out, "Downgrade cancel success, cluster version 3.6\n", "{cancelled:?}");
+    assert_eq!(
+        cancelled.out, "Downgrade cancel success, cluster version 3.6\n",
+        "{cancelled:?}"
+    );
     expect(&cluster, "3.7.0");
 }
