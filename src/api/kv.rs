@@ -242,15 +242,8 @@ impl Api {
                 );
             }
             (Answer::Alarm(alarms), _) => {
-                let alarms = alarms.unwrap_or_default();
-                self.answer(
-                    net,
-                    caller,
-                    &AlarmResponse {
-                        header: header(outcome.revision),
-                        alarms,
-                    },
-                );
+                let (header, alarms) = (header(outcome.revision), alarms.unwrap_or_default());
+                self.answer(net, caller, &AlarmResponse { header, alarms });
             }
             (Answer::Cluster, WriteRequest::Downgrade { version }) => self.downgraded(net, caller, version),
             (Answer::Range(_) | Answer::LeaseCheckpoint | Answer::Cluster, _) => {

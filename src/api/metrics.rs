@@ -48,6 +48,7 @@ impl Api {
         if let Some(status) = status {
             self.put_members(&mut text, status);
             put_raft(&mut text, status);
+            put_cluster(&mut text, status);
             put_operations(&mut text, status, registry);
             self.put_store(&mut text, status);
             put_compactions(&mut text, status);
@@ -147,6 +148,19 @@ fn put_raft(text: &mut Text, status: &Status) {
             status.pending as f64,
         ),
         (
+            "etcd_server_proposals_failed_total",
+            Counter,
+            "Proposals that found no leader or lost theirs.",
+            counters.proposals_failed as f64,
+        ),
+    ];
+    put_numbers(text, &numbers);
+}
+
+fn put_cluster(text: &mut Text, status: &Status) {
+    let counters = &status.counters;
+    let numbers = [
+        (
             "etcd_server_slow_read_indexes_total",
             Counter,
             "Read index requests that were slow.",
@@ -169,12 +183,6 @@ fn put_raft(text: &mut Text, status: &Status) {
             Counter,
             "Learners promoted while this member led.",
             counters.promotions as f64,
-        ),
-        (
-            "etcd_server_proposals_failed_total",
-            Counter,
-            "Proposals that found no leader or lost theirs.",
-            counters.proposals_failed as f64,
         ),
     ];
     put_numbers(text, &numbers);

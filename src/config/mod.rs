@@ -204,8 +204,7 @@ impl Config {
             quota_reported,
             max_txn_operations: unsigned(&texts, "max-txn-ops")? as usize,
             max_request_bytes: unsigned(&texts, "max-request-bytes")? as usize,
-            max_concurrent_streams: u32::try_from(unsigned(&texts, "max-concurrent-streams")?)
-                .map_err(|_| ConfigError::new("--max-concurrent-streams must be below 2^32".to_string()))?,
+            max_concurrent_streams: streams(&texts)?,
             keepalive_min_time: duration(&texts, "grpc-keepalive-min-time")?,
             keepalive_interval: duration(&texts, "grpc-keepalive-interval")?,
             keepalive_timeout: duration(&texts, "grpc-keepalive-timeout")?,
@@ -324,6 +323,11 @@ fn integer(texts: &Texts, name: &str) -> Result<i64, ConfigError> {
 fn unsigned(texts: &Texts, name: &str) -> Result<u64, ConfigError> {
     u64::try_from(integer(texts, name)?)
         .map_err(|_| ConfigError::new(format!("--{name}: {} must not be negative", texts.get(name))))
+}
+
+fn streams(texts: &Texts) -> Result<u32, ConfigError> {
+    u32::try_from(unsigned(texts, "max-concurrent-streams")?)
+        .map_err(|_| ConfigError::new("--max-concurrent-streams must be below 2^32".to_string()))
 }
 
 fn duration(texts: &Texts, name: &str) -> Result<Duration, ConfigError> {

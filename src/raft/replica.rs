@@ -123,21 +123,7 @@ impl Replica {
         founders: &[Founder],
     ) -> Result<(Replica, Option<wal::Repair>), ReplicaError> {
         let after = applied.position.index;
-        let recovered = if wal::exists(disk, directory)? {
-            Some(wal::recover(
-                disk,
-                directory,
-                options.wal.clone(),
-                after,
-                options.catchup_entries,
-            )?)
-        } else {
-            None
-        };
-        let recovered = match recovered {
-            Some(recovered) if options.alone => Some(alone::force(disk, recovered, applied)?),
-            other => other,
-        };
+        let recovered = recover(disk, directory, &options, applied)?;
         let (identity, wal, storage, repair) = match recovered {
             Some(mut recovered) => {
                 // As with etcd, what the command line says of the cluster is for its beginning only.
@@ -303,6 +289,24 @@ impl Replica {
         self.wal.completed(token, result)?;
         Ok(())
     }
+}
+
+/// The log, if there is one.
+fn recover<D: Disk>(
+    disk: &mut D,
+    directory: &Path,
+    options: &ReplicaOptions,
+    applied: &Applied,
+) -> Result<Option<wal::Recovered>, ReplicaError> {
+    if !wal::exists(disk, directory)? {
+        return Ok(None);
+    }
+    let (wal, kept) = (options.wal.clone(), options.catchup_entries);
+    let recovered = wal::recover(disk, directory, wal, applied.position.index, kept)?;
+    Ok(Some(match options.alone {
+        true => alone::force(disk, recovered, applied)?,
+        false => recovered,
+    }))
 }
 
 /// raft's view of a recovered log. The commit index is lifted to what the page store holds (DESIGN 12 (5)).

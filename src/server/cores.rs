@@ -131,6 +131,7 @@ impl Cores {
         let bells: Vec<Doorbell> = bells.collect::<Result<_, _>>()?;
         let (peer_port, seat) = peer_mailboxes(log_bell, &bells[PEER_CORE]);
         let mut peers = Some((local(config, member.identity), seat));
+        let mut compared = compared.map(|ends| (member.members.clone(), ends));
         let mut cores = Cores {
             serving: Vec::new(),
             targets: Vec::new(),
@@ -163,10 +164,7 @@ impl Cores {
                 requests,
                 replies,
                 peers: peers.take_if(|_| number == PEER_CORE),
-                compared: compared
-                    .clone()
-                    .filter(|_| number == PEER_CORE)
-                    .map(|ends| (member.members.clone(), ends)),
+                compared: compared.take_if(|_| number == PEER_CORE),
                 comparisons: comparisons(config),
                 bell: bell.clone(),
                 stop: stop.clone(),

@@ -176,8 +176,30 @@ struct Life<'a> {
 }
 
 impl Life<'_> {
+    /// What the log core's thread is told.
+    fn log_thread(&mut self, origin: Origin, readers: &Readers, bell: &Doorbell, ending: &Arc<Ending>) -> LogThread {
+        let mut boot = boot(self.config, &self.roles, &self.budget, readers, origin);
+        boot.replica.alone = std::mem::take(&mut self.is_forced);
+        LogThread {
+            role: self.roles.log.clone(),
+            writer: writer(self.config.wal_writer),
+            disk: DiskOptions {
+                no_fsync: self.config.unsafe_no_fsync,
+                ..DiskOptions::default()
+            },
+            boot_cpus: self.roles.cpus(),
+            boot,
+            bell: bell.clone(),
+            ending: ending.clone(),
+        }
+    }
+
     /// Serves until the member is told to stop, can't go on, or is to begin anew.
     fn live(&mut self, origin: Origin) -> Result<(), ServerError> {
+        let end_of_log = Arc::new(Ending::default());
+        let log_bell = Doorbell::new("log").map_err(system("make a doorbell"))?;
+        let readers = Readers::new(self.roles.serve.len());
+        let thread = self.log_thread(origin, &readers, &log_bell, &end_of_log);
         let Life {
             config,
             roles,
@@ -186,30 +208,13 @@ impl Life<'_> {
             ends,
             ended,
             compares,
-            is_forced,
+            ..
         } = self;
         let ends = ends.clone();
         let compared = std::mem::take(compares).then(|| ends.clone());
         let is_compared = compared.is_some();
-        let end_of_log = Arc::new(Ending::default());
-        let log_bell = Doorbell::new("log").map_err(system("make a doorbell"))?;
-        let readers = Readers::new(roles.serve.len());
         let (ports_sender, ports_receiver) = mpsc::channel();
         let (started_sender, started) = mpsc::channel();
-        let mut boot = boot(config, roles, budget, &readers, origin);
-        boot.replica.alone = std::mem::take(is_forced);
-        let thread = LogThread {
-            role: roles.log.clone(),
-            writer: writer(config.wal_writer),
-            disk: DiskOptions {
-                no_fsync: config.unsafe_no_fsync,
-                ..DiskOptions::default()
-            },
-            boot_cpus: roles.cpus(),
-            boot,
-            bell: log_bell.clone(),
-            ending: end_of_log.clone(),
-        };
         let log = std::thread::Builder::new()
             .name(roles.log.name.clone())
             .spawn(move || {

@@ -141,8 +141,8 @@ fn joined(config: &Config, url: &str, told: &Told) -> Result<Origin, ServerError
     })
 }
 
-/// Refuses to join a cluster of a version that this member can't follow. Members that are down say nothing, and one that
-/// says something is enough.
+/// Refuses to join a cluster of a version that this member can't follow. Members that are down say nothing, and one
+/// that says something is enough.
 fn is_compatible(told: &Told, own: Option<Identity>) -> Result<(), ServerError> {
     #[derive(serde::Deserialize)]
     struct Version {

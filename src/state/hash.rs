@@ -72,7 +72,8 @@ impl KvHasher {
         }
     }
 
-    /// The revision whose deletions are wanted by `deletion`, if that is so once `prepare` is done. Comes before `feed`.
+    /// The revision whose deletions are wanted by `deletion`, if that is so once `prepare` is done. Comes before
+    /// `feed`.
     pub fn deletions_wanted(&self) -> Option<i64> {
         (self.may_keep_deletion && self.keep_at != self.revision).then_some(self.revision)
     }

@@ -1,7 +1,7 @@
 //! The cluster's version: the lowest minor version among the members' (`etcd-surface` 6.3), and how it may change.
 //!
-//! Only the leader decides, from what the members say of themselves. It goes up once all members can follow, and down by
-//! one minor version where a downgrade asks for it; no other way.
+//! Only the leader decides, from what the members say of themselves. It goes up once all members can follow, and down
+//! by one minor version where a downgrade asks for it; no other way.
 
 use crate::config::CLUSTER_VERSION;
 use crate::state::members::{Downgrade, parse_version};
@@ -102,8 +102,8 @@ pub fn too_new(cluster: &str) -> Option<String> {
     let cluster = Minor::parse(cluster)?;
     (cluster > Minor::ours()).then(|| {
         format!(
-            "invalid downgrade; server version is lower than determined cluster version: the cluster is of {}, and this \
-             member of {}",
+            "invalid downgrade; server version is lower than determined cluster version: the cluster is of {}, and \
+             this member of {}",
             cluster.short(),
             Minor::ours().short()
         )

@@ -1,4 +1,5 @@
-//! The cluster's version: what the members have in common, with members of older etcds beside ringd's and in their place.
+//! The cluster's version: what the members have in common, with members of older etcds beside ringd's and in their
+//! place.
 
 use std::time::{Duration, Instant};
 
