@@ -1,6 +1,6 @@
 //! What a member says of itself to the cluster after its start: its name, where clients reach it, and, if it is the
-//! only member and there is none yet, the cluster's version. Said again until it is applied. The version of a cluster of
-//! more is what its leader finds out by asking the others.
+//! only member and there is none yet, the cluster's version. Said again until it is applied. The version of a cluster
+//! of more is what its leader finds out by asking the others.
 
 use super::core::LogCore;
 use crate::proto::etcdserverpb::InternalRaftRequest;

@@ -145,7 +145,6 @@ impl Cores {
         let registry = Arc::new(Api::registry(roles.serve.len()));
         let settings = settings(config, budget, member, registry);
         let net = net_options(config, budget, roles.serve.len());
-        let cache_bytes = budget.page_caches / roles.serve.len();
         for (number, role) in roles.serve.iter().enumerate() {
             let bell = bells[number].clone();
             let accept_bell = bell_of(&role.name)?;
@@ -158,7 +157,7 @@ impl Cores {
                 settings: settings.clone(),
                 net: net.clone(),
                 page_file: config.data_directory.join("member").join("snap").join(PAGE_FILE),
-                cache_bytes,
+                cache_bytes: budget.page_caches / roles.serve.len(),
                 index: member.index.clone(),
                 readers: readers.clone(),
                 requests,
@@ -188,13 +187,13 @@ impl Cores {
         }
         Ok(cores)
     }
+}
 
-    /// Ends them before they served.
-    pub fn end(self) {
-        self.stops.iter().for_each(StopCore::stop);
-        for core in self.serving {
-            core.join(SHUTDOWN_CORE);
-        }
+/// Ends serve cores.
+pub fn end(stops: &[StopCore], serving: Vec<ServeCore>) {
+    stops.iter().for_each(StopCore::stop);
+    for core in serving {
+        core.join(SHUTDOWN_CORE);
     }
 }
 

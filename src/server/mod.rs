@@ -14,9 +14,7 @@ mod peers;
 mod snapshots;
 
 use crate::config::{CLUSTER_VERSION, Config, ETCD_VERSION, WalWriter};
-use crate::limits::{
-    BOOT_DECODERS_MAX, GRPC_OVERHEAD_BYTES, LOADER_READS, PIN_BYTES_MAX, SHUTDOWN_CORE, pages::RESERVE_PAGES,
-};
+use crate::limits::{BOOT_DECODERS_MAX, GRPC_OVERHEAD_BYTES, LOADER_READS, PIN_BYTES_MAX, pages::RESERVE_PAGES};
 use crate::mvcc::readers::Readers;
 use crate::raft::boot::{Boot, BootError};
 use crate::raft::core::{Fatal, Options};
@@ -35,7 +33,7 @@ use crate::state::members::Member;
 use crate::{pages, wal};
 use budget::Budget;
 use claim::{listen, lock};
-use cores::{Cores, StopCore};
+use cores::Cores;
 use log_thread::{Ending, LogThread};
 use origin::Origin;
 use std::path::PathBuf;
@@ -231,7 +229,7 @@ impl Life<'_> {
         if is_compared {
             let end = ended.recv();
             if !matches!(end, Ok(End::Compared(Ok(())))) {
-                cores.end();
+                cores::end(&cores.stops, cores.serving);
                 drop(ports_sender);
                 let _ = log.join();
                 return ending(end);
@@ -253,10 +251,7 @@ impl Life<'_> {
             listeners.clear();
         }
         acceptor.stop();
-        cores.stops.iter().for_each(StopCore::stop);
-        for core in cores.serving {
-            core.join(SHUTDOWN_CORE);
-        }
+        cores::end(&cores.stops, cores.serving);
         end_of_log.stop(&log_bell);
         match end {
             Ok(End::Signal) => {
