@@ -9,6 +9,8 @@ mod alone;
 mod corruption;
 #[path = "cluster/counted.rs"]
 mod counted;
+#[path = "cluster/discovery.rs"]
+mod discovery;
 #[path = "cluster/etcdctl.rs"]
 mod etcdctl;
 #[path = "cluster/failures.rs"]

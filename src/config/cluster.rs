@@ -3,6 +3,7 @@
 use super::parse::Texts;
 use super::{ConfigError, values};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// The cluster as the command line describes it. Looked at only while there is no log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,12 +14,104 @@ pub struct InitialCluster {
     pub exists: bool,
 }
 
+/// Who tells with whom a new cluster begins, if it is not the command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Discovery {
+    /// The DNS.
+    Services(ServiceRecords),
+    /// A running etcd.
+    Registry(Registry),
+}
+
+/// `--discovery-srv` and `--discovery-srv-name`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceRecords {
+    /// The domain that has the records.
+    pub domain: String,
+    /// What is added to the services' names; may be empty.
+    pub name: String,
+}
+
+/// `--discovery-endpoints` and what goes with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Registry {
+    /// `host:port` of its members.
+    pub endpoints: Vec<String>,
+    /// The cluster's name there.
+    pub token: String,
+    /// `--discovery-dial-timeout`.
+    pub dial_timeout: Duration,
+    /// `--discovery-request-timeout`.
+    pub request_timeout: Duration,
+}
+
+impl Discovery {
+    /// What the flags say; `None` if the command line names the members.
+    pub(super) fn from_texts(texts: &Texts) -> Result<Option<Discovery>, ConfigError> {
+        let wrong = |message: &str| Err(ConfigError::new(message.to_string()));
+        let (domain, token) = (texts.get("discovery-srv"), texts.get("discovery-token"));
+        let endpoints = values::list(texts.get("discovery-endpoints"));
+        let set = [
+            !texts.get("initial-cluster").is_empty(),
+            !domain.is_empty(),
+            !endpoints.is_empty(),
+        ];
+        if set.into_iter().filter(|set| *set).count() > 1 {
+            return wrong(
+                "multiple discovery or bootstrap flags are set. Choose one of \"initial-cluster\", \
+                 \"discovery-endpoints\" or \"discovery-srv\"",
+            );
+        }
+        if token.is_empty() != endpoints.is_empty() {
+            return wrong("both --discovery-token and --discovery-endpoints must be set");
+        }
+        if !domain.is_empty() {
+            return Ok(Some(Discovery::Services(ServiceRecords {
+                domain: domain.to_string(),
+                name: texts.get("discovery-srv-name").to_string(),
+            })));
+        }
+        if endpoints.is_empty() {
+            return Ok(None);
+        }
+        if texts.get("initial-cluster-state") == "existing" {
+            return wrong("--discovery-endpoints must not be set when joining existing initial cluster");
+        }
+        Ok(Some(Discovery::Registry(Registry {
+            endpoints: endpoints
+                .iter()
+                .map(|endpoint| place(endpoint))
+                .collect::<Result<_, _>>()?,
+            token: token.to_string(),
+            dial_timeout: super::duration(texts, "discovery-dial-timeout")?,
+            request_timeout: super::duration(texts, "discovery-request-timeout")?,
+        })))
+    }
+}
+
+/// An endpoint's `host:port`.
+fn place(endpoint: &str) -> Result<String, ConfigError> {
+    let with_scheme = match endpoint.contains("://") {
+        true => endpoint.to_string(),
+        false => format!("http://{endpoint}"),
+    };
+    let url =
+        values::url(&with_scheme).map_err(|problem| ConfigError::new(format!("--discovery-endpoints: {problem}")))?;
+    let host = if url.host.contains(':') {
+        format!("[{}]", url.host)
+    } else {
+        url.host
+    };
+    Ok(format!("{host}:{}", url.port))
+}
+
 impl InitialCluster {
     /// What the flags say of the member `name`, whose own peer URLs are `advertised`.
     pub(super) fn from_texts(
         texts: &Texts,
         name: &str,
         advertised: Vec<String>,
+        discovery: Option<&Discovery>,
     ) -> Result<InitialCluster, ConfigError> {
         let exists = match texts.get("initial-cluster-state") {
             "new" => false,
@@ -29,8 +122,21 @@ impl InitialCluster {
                 )));
             }
         };
+        let mut cluster = InitialCluster::parse(texts.get("initial-cluster"), exists)?;
+        if cluster.members.is_empty() {
+            // Who the others are is found out later, if it is at all.
+            cluster.members.insert(name.to_string(), advertised.clone());
+        }
+        if discovery.is_none() {
+            cluster.check(name, advertised)?;
+        }
+        Ok(cluster)
+    }
+
+    /// Reads `name=URL,name=URL`.
+    pub fn parse(text: &str, exists: bool) -> Result<InitialCluster, ConfigError> {
         let mut members: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        for pair in values::list(texts.get("initial-cluster")) {
+        for pair in values::list(text) {
             let Some((member, url)) = pair.split_once('=') else {
                 return Err(ConfigError::new(format!(
                     "--initial-cluster: {pair:?} is not of the form name=URL"
@@ -39,12 +145,7 @@ impl InitialCluster {
             let url = values::url(url).map_err(|problem| ConfigError::new(format!("--initial-cluster: {problem}")))?;
             members.entry(member.to_string()).or_default().push(url.text);
         }
-        if members.is_empty() {
-            members.insert(name.to_string(), advertised.clone());
-        }
-        let cluster = InitialCluster { members, exists };
-        cluster.check(name, advertised)?;
-        Ok(cluster)
+        Ok(InitialCluster { members, exists })
     }
 
     fn check(&self, name: &str, mut advertised: Vec<String>) -> Result<(), ConfigError> {
@@ -65,14 +166,19 @@ impl InitialCluster {
                 advertised.join(",")
             )));
         }
+        self.clone().with_urls_once().map(drop)
+    }
+
+    /// The same, if no URL stands in it twice.
+    pub fn with_urls_once(self) -> Result<InitialCluster, ConfigError> {
         let mut urls: Vec<&String> = self.members.values().flatten().collect();
         urls.sort();
         match urls.windows(2).find(|pair| pair[0] == pair[1]) {
             Some(pair) => Err(ConfigError::new(format!(
-                "--initial-cluster has the URL {} twice; each member needs its own",
+                "the initial cluster has the URL {} twice; each member needs its own",
                 pair[0]
             ))),
-            None => Ok(()),
+            None => Ok(self),
         }
     }
 

@@ -11,7 +11,7 @@ pub mod parse;
 pub mod values;
 
 use crate::limits::MEMORY_BUDGET_MIN;
-use cluster::InitialCluster;
+use cluster::{Discovery, InitialCluster};
 use gates::Gates;
 use parse::Texts;
 use std::path::PathBuf;
@@ -67,6 +67,8 @@ pub struct Config {
     pub advertise_peer_urls: Vec<String>,
     /// `--initial-cluster` and `--initial-cluster-state`.
     pub initial_cluster: InitialCluster,
+    /// `--discovery-srv`, or `--discovery-endpoints` and `--discovery-token`.
+    pub discovery: Option<Discovery>,
     /// `--initial-election-tick-advance`.
     pub advance_election: bool,
     /// `--strict-reconfig-check`.
@@ -178,8 +180,10 @@ impl Config {
         let outputs = values::list(texts.get("log-outputs"));
         let advertised = urls(&texts, "initial-advertise-peer-urls")?;
         let advertised: Vec<String> = advertised.into_iter().map(|url| url.text).collect();
+        let discovery = Discovery::from_texts(&texts)?;
         Ok(Config {
-            initial_cluster: InitialCluster::from_texts(&texts, &name, advertised.clone())?,
+            initial_cluster: InitialCluster::from_texts(&texts, &name, advertised.clone(), discovery.as_ref())?,
+            discovery,
             advertise_peer_urls: advertised,
             advance_election: boolean(&texts, "initial-election-tick-advance")?,
             strict_reconfiguration: boolean(&texts, "strict-reconfig-check")?,
@@ -211,10 +215,7 @@ impl Config {
             reuse_port: boolean(&texts, "socket-reuse-port")?,
             reuse_address: boolean(&texts, "socket-reuse-address")?,
             pre_vote: boolean(&texts, "pre-vote")?,
-            progress_interval: match duration(&texts, "watch-progress-notify-interval")? {
-                Duration::ZERO => Duration::from_secs(600),
-                interval => interval,
-            },
+            progress_interval: progress_interval(&texts)?,
             auto_compaction: auto_compaction(&texts)?,
             unsafe_no_fsync: boolean(&texts, "unsafe-no-fsync")?,
             log_level: texts.get("log-level").to_string(),
@@ -323,6 +324,15 @@ fn integer(texts: &Texts, name: &str) -> Result<i64, ConfigError> {
 fn unsigned(texts: &Texts, name: &str) -> Result<u64, ConfigError> {
     u64::try_from(integer(texts, name)?)
         .map_err(|_| ConfigError::new(format!("--{name}: {} must not be negative", texts.get(name))))
+}
+
+fn progress_interval(texts: &Texts) -> Result<Duration, ConfigError> {
+    let interval = duration(texts, "watch-progress-notify-interval")?;
+    Ok(if interval.is_zero() {
+        Duration::from_secs(600)
+    } else {
+        interval
+    })
 }
 
 fn streams(texts: &Texts) -> Result<u32, ConfigError> {

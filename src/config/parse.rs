@@ -279,7 +279,7 @@ mod tests {
         for flag in [
             "--cert-file=x",
             "--client-cert-auth",
-            "--discovery-srv=x",
+            "--discovery-user=x",
             "--auth-token=jwt",
             "--host-whitelist=a",
         ] {

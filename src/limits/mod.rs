@@ -459,3 +459,24 @@ pub const VERSIONS_LOOK: std::time::Duration = std::time::Duration::from_millis(
 pub const PEER_HASHES_MAX: usize = 4;
 /// Hashes of compactions kept to be compared, etcd's number.
 pub const COMPACTION_HASHES_KEPT: usize = 10;
+
+// client.
+
+/// Longest request, and longest answer, of a call that a start makes.
+pub const UNARY_REQUEST_BYTES_MAX: usize = 8 << 10;
+pub const UNARY_ANSWER_BYTES_MAX: usize = 4 << 20;
+/// Longest list of headers in such an answer.
+pub const UNARY_HEADER_BYTES_MAX: usize = 64 << 10;
+
+// Discovery.
+
+/// How long a name server may take, how often all are asked, and how long its answer by UDP may be.
+pub const DNS_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
+pub const DNS_ATTEMPTS: u32 = 2;
+pub const DNS_MESSAGE_BYTES_MAX: usize = 4096;
+/// Labels and pointers of one name.
+pub const DNS_JUMPS_MAX: usize = 128;
+/// Doublings of the pause between two attempts to reach a discovery service, which begins with two seconds; etcd's.
+pub const DISCOVERY_PAUSE_DOUBLINGS: u32 = 7;
+/// Pause between two looks for members that have still to come.
+pub const DISCOVERY_LOOK: std::time::Duration = std::time::Duration::from_millis(200);

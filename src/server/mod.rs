@@ -7,6 +7,8 @@
 pub mod budget;
 mod claim;
 mod cores;
+mod discovery;
+mod dns;
 mod log_thread;
 pub mod logging;
 mod origin;
@@ -99,6 +101,12 @@ pub enum ServerError {
          remove`), add it again and start it with an empty directory"
     )]
     Inconsistent(String),
+    /// Nobody says with whom the cluster begins.
+    #[error("discovery failed: {problem}")]
+    Discovery {
+        /// Why not.
+        problem: String,
+    },
     /// The data can't be served.
     #[error(transparent)]
     Boot(#[from] BootError),
@@ -121,6 +129,8 @@ enum End {
     Signal,
     /// The log core ended.
     Log(Result<(), Fatal>),
+    /// No end yet: where the member comes from.
+    Origin(Result<Origin, ServerError>),
     /// No end yet if it went well: what this member holds was compared with the others.
     Compared(Result<(), String>),
 }
@@ -135,10 +145,12 @@ pub fn run(config: &Config) -> Result<(), ServerError> {
     let roles = assign((config.cores > 0).then_some(config.cores), &allowance)?;
     let budget = Budget::of(config);
     let listeners = listen(config)?;
-    let origin = Origin::of(config)?;
-    let _locks = lock(config)?;
     let (ends, ended) = mpsc::channel();
     watch_signals(termination, ends.clone())?;
+    let Some(origin) = find_origin(config, &ends, &ended)? else {
+        return Ok(());
+    };
+    let _locks = lock(config)?;
     let mut life = Life {
         config,
         roles,
@@ -156,6 +168,24 @@ pub fn run(config: &Config) -> Result<(), ServerError> {
             Err(ServerError::Fatal(Fatal::Installed)) => origin = Origin::default(),
             end => return end,
         }
+    }
+}
+
+/// Finds out where the member comes from, for as long as that takes; `None` if the member is told to end meanwhile.
+fn find_origin(
+    config: &Config,
+    ends: &mpsc::Sender<End>,
+    ended: &mpsc::Receiver<End>,
+) -> Result<Option<Origin>, ServerError> {
+    let (config, ends) = (config.clone(), ends.clone());
+    let find = move || {
+        let _ = ends.send(End::Origin(Origin::of(&config)));
+    };
+    let thread = std::thread::Builder::new().name("origin".to_string());
+    thread.spawn(find).map_err(system("ask other members"))?;
+    match ended.recv() {
+        Ok(End::Origin(origin)) => origin.map(Some),
+        end => ending(end).map(|()| None),
     }
 }
 
@@ -285,7 +315,7 @@ fn ending(end: Result<End, mpsc::RecvError>) -> Result<(), ServerError> {
         Ok(End::Log(result)) => Ok(result?),
         Ok(End::Compared(result)) => result.map_err(ServerError::Inconsistent),
         // A second signal: the operator will not wait.
-        Ok(End::Signal) | Err(_) => Ok(()),
+        Ok(End::Signal | End::Origin(_)) | Err(_) => Ok(()),
     }
 }
 

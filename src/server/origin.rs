@@ -4,8 +4,10 @@
 //! 6.7). It asks the others who they are: before it founds a cluster, whether they have done so with this member
 //! already; to join one, which of its members it is.
 
-use super::ServerError;
+use super::dns::Resolver;
+use super::{ServerError, discovery};
 use crate::config::Config;
+use crate::config::cluster::Discovery;
 use crate::limits::{PEER_ASK_BYTES, PEER_ASK_TIMEOUT};
 use crate::raft::replica::Identity;
 use crate::state::identity::{cluster_id, member_id};
@@ -34,6 +36,11 @@ impl Origin {
         if has_log(config) {
             return Ok(Origin::default());
         }
+        let found = match &config.discovery {
+            None => config.clone(),
+            Some(discovery) => discovered(config, discovery).map_err(|problem| ServerError::Discovery { problem })?,
+        };
+        let config = &found;
         if config.initial_cluster.exists {
             return join(config);
         }
@@ -51,7 +58,7 @@ impl Origin {
         let ids: Vec<u64> = founders.iter().map(|member| member.id).collect();
         let identity = Identity {
             cluster_id: cluster_id(&ids),
-            member_id: member_id(&config.advertise_peer_urls, &config.cluster_token),
+            member_id: own_id(config),
         };
         if ids.len() > 1 {
             was_founded(config, identity.member_id)?;
@@ -61,6 +68,28 @@ impl Origin {
             founders,
         })
     }
+}
+
+/// The id of a founder by its URLs in the cluster, which may not be letter for letter what it advertises.
+fn own_id(config: &Config) -> u64 {
+    let named = config.initial_cluster.members.get(&config.name);
+    member_id(named.unwrap_or(&config.advertise_peer_urls), &config.cluster_token)
+}
+
+/// The configuration with the cluster that was found.
+fn discovered(config: &Config, discovery: &Discovery) -> Result<Config, String> {
+    let mut config = config.clone();
+    match discovery {
+        Discovery::Services(records) => {
+            config.initial_cluster = discovery::by_services(&config, records, &Resolver::of_system())?;
+        }
+        Discovery::Registry(registry) => {
+            config.cluster_token = registry.token.clone();
+            let id = own_id(&config);
+            config.initial_cluster = discovery::by_registry(&config, registry, id)?;
+        }
+    }
+    Ok(config)
 }
 
 fn has_log(config: &Config) -> bool {

@@ -121,7 +121,7 @@ pub struct Server {
 pub struct Part {
     /// The member's name.
     pub name: String,
-    /// `--initial-cluster`.
+    /// `--initial-cluster`; empty where others say it.
     pub members: String,
     /// Whether the cluster exists already.
     pub joins: bool,
@@ -277,7 +277,7 @@ impl Server {
                     self.advertised_peer_address()
                 ))
                 .arg(format!("--name={}", part.name))
-                .arg(format!("--initial-cluster={}", part.members))
+                .args((!part.members.is_empty()).then(|| format!("--initial-cluster={}", part.members)))
                 .args(part.joins.then_some("--initial-cluster-state=existing")),
         };
         command
