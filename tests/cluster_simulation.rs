@@ -5,134 +5,61 @@
 //! range `from..to`; `RINGD_CLUSTER_SEED` repeats one; with `RINGD_CLUSTER_ALL` it goes on behind a failure.
 
 use ringd::sim::cluster::{Canary, Failure, Report, run};
-use std::{
-    env,
-    ops::Range,
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::{
-        Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-    thread,
-    time::{Duration, Instant},
-};
+use ringd::sim::driver::{self, Program, Quick};
+use std::time::Duration;
 
-/// How long the quick form draws seeds.
-const QUICK: Duration = Duration::from_secs(25);
-/// Seeds that the quick form runs however slow the machine is.
-const QUICK_SEEDS_MIN: u64 = 10;
-/// Seeds that the quick form runs however fast the machine is: further ones are for longer runs.
-const QUICK_SEEDS_MAX: u64 = 300;
+const PROGRAM: Program = Program {
+    name: "RINGD_CLUSTER",
+    test: "--test cluster_simulation clusters_keep",
+    quick: Quick {
+        time: Duration::from_secs(25),
+        seeds_min: 200,
+        seeds_max: 300,
+        first: &[],
+    },
+};
 /// Seeds within which every canary has to be noticed.
 const CANARY_SEEDS: u64 = 60;
 
-/// A run in which a failed assertion is a failure like any other.
 fn run_caught(seed: u64, canary: Canary) -> Result<Report, Failure> {
-    catch_unwind(AssertUnwindSafe(|| run(seed, canary))).unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().cloned();
-        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| text.to_string()));
-        let reason = format!("panic: {}", text.unwrap_or_default());
-        Err(Failure { seed, reason })
-    })
-}
-
-/// The seeds asked for, and whether time may end the run before.
-fn seeds() -> (Range<u64>, bool) {
-    let number = |text: &str| {
-        text.trim()
-            .parse::<u64>()
-            .unwrap_or_else(|_| panic!("not a seed: {text}"))
-    };
-    if let Ok(seed) = env::var("RINGD_CLUSTER_SEED") {
-        let seed = number(&seed);
-        return (seed..seed + 1, false);
-    }
-    match env::var("RINGD_CLUSTER_SEEDS") {
-        Err(_) => (1..QUICK_SEEDS_MAX + 1, true),
-        Ok(text) => match text.split_once("..") {
-            Some((from, to)) => (number(from)..number(to), false),
-            None => (1..number(&text) + 1, false),
-        },
-    }
+    driver::run_caught(seed, |seed| run(seed, canary))
 }
 
 #[test]
 fn clusters_keep_every_promise() {
-    let (range, is_quick) = seeds();
-    let begun = Instant::now();
-    let next = AtomicU64::new(range.start);
-    let failed = AtomicBool::new(false);
-    let keeps_going = env::var_os("RINGD_CLUSTER_ALL").is_some();
-    let done: Mutex<(Vec<Report>, Vec<Failure>)> = Mutex::default();
-    let work = || {
-        loop {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            let in_time = !is_quick || begun.elapsed() < QUICK || seed < range.start + QUICK_SEEDS_MIN;
-            if seed >= range.end || !in_time || failed.load(Ordering::Relaxed) {
-                return;
-            }
-            let result = run_caught(seed, Canary::None);
-            let mut done = done.lock().expect("no panic while it is held");
-            match result {
-                Ok(report) => done.0.push(report),
-                Err(failure) => {
-                    println!("seed {} failed: {}", failure.seed, failure.reason);
-                    failed.store(!keeps_going, Ordering::Relaxed);
-                    done.1.push(failure);
-                }
-            }
-        }
-    };
-    let threads = thread::available_parallelism().map_or(1, |count| count.get());
-    thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(work);
-        }
-    });
-    let (reports, failures) = done.into_inner().expect("no panic while it was held");
-    if let Some(failure) = failures.first() {
-        panic!(
-            "{} of {} seeds failed; seed {}: {}\nrepeat it: RINGD_CLUSTER_SEED={} cargo test --test cluster_simulation \
-             clusters_keep",
-            failures.len(),
-            failures.len() + reports.len(),
-            failure.seed,
-            failure.reason,
-            failure.seed
-        );
-    }
-    summarize(&reports, begun.elapsed(), range.end - range.start == 1);
-}
-
-/// Says what the runs have done, and fails when something that they are for never happened.
-fn summarize(reports: &[Report], elapsed: Duration, is_single: bool) {
-    let sum = |field: fn(&Report) -> u64| reports.iter().map(field).sum::<u64>();
-    let counts = [
-        ("entries", sum(|report| report.entries)),
-        ("writes acknowledged", sum(|report| report.acknowledged)),
-        ("requests dropped", sum(|report| report.dropped)),
-        ("requests given up", sum(|report| report.unknown)),
-        ("linearizable reads", sum(|report| report.reads)),
-        ("serializable reads", sum(|report| report.local_reads)),
-        ("crashes", sum(|report| report.crashes)),
-        ("starts", sum(|report| report.starts)),
-        ("pauses", sum(|report| report.pauses)),
-        ("cuts", sum(|report| report.cuts)),
-        ("jumps of clocks", sum(|report| report.jumps)),
-        ("terms with a leader", sum(|report| report.leaders)),
-        ("transfers", sum(|report| report.transfers)),
-        ("members joined", sum(|report| report.joined)),
-        ("leases renewed", sum(|report| report.renewed)),
-        ("leases ended", sum(|report| report.expired)),
-        ("messages of watches", sum(|report| report.watch_messages)),
-        ("messages arrived", sum(|report| report.messages)),
-        ("messages lost", sum(|report| report.lost)),
-        ("checkpoints", sum(|report| report.checkpoints)),
-    ];
-    println!("{} seeds in {elapsed:.1?}: {counts:?}", reports.len());
-    for (what, count) in counts {
-        assert!(is_single || count > 0, "no {what} in {} seeds", reports.len());
-    }
+    PROGRAM.run(|seed| run(seed, Canary::None)).summarize(&[
+        ("entries", |report| report.entries),
+        ("writes acknowledged", |report| report.acknowledged),
+        ("requests dropped", |report| report.dropped),
+        ("requests given up", |report| report.unknown),
+        ("linearizable reads", |report| report.reads),
+        ("serializable reads", |report| report.local_reads),
+        ("crashes", |report| report.crashes),
+        ("starts", |report| report.starts),
+        ("pauses", |report| report.pauses),
+        ("cuts", |report| report.cuts),
+        ("jumps of clocks", |report| report.jumps),
+        ("terms with a leader", |report| report.leaders),
+        ("transfers", |report| report.transfers),
+        ("members joined", |report| report.joined),
+        ("leases renewed", |report| report.renewed),
+        ("leases ended", |report| report.expired),
+        ("messages of watches", |report| report.watch_messages),
+        ("messages arrived", |report| report.messages),
+        ("messages lost", |report| report.lost),
+        ("checkpoints", |report| report.checkpoints),
+        ("snapshots", |report| report.snapshots),
+        ("snapshots that broke off", |report| report.broken_snapshots),
+        ("snapshots that came again", |report| report.repeated_snapshots),
+        ("snapshots of what was known", |report| report.known_snapshots),
+        ("snapshots installed", |report| report.installed),
+        ("members promoted", |report| report.promoted),
+        ("members removed", |report| report.removed),
+        ("starts in vain", |report| report.interrupted_starts),
+        ("lives ended by disk errors", |report| report.disk_errors),
+        ("full disks", |report| report.full_disks),
+        ("requests refused for want of room", |report| report.refused),
+    ]);
 }
 
 #[test]
@@ -147,16 +74,8 @@ fn a_seed_repeats_to_the_byte() {
 /// Runs seeds until a canary is noticed by the check that it is for: one of `said` is part of what that says. Begins
 /// with `from`, which noticed it once.
 fn notice_as(canary: Canary, from: u64, said: &[&str]) {
-    // Failed assertions are expected here.
-    for seed in from..from + CANARY_SEEDS {
-        if let Err(failure) = run_caught(seed, canary) {
-            println!("{canary:?}: seed {seed}: {}", failure.reason);
-            if said.iter().any(|said| failure.reason.contains(said)) {
-                return;
-            }
-        }
-    }
-    panic!("{canary:?} was not noticed in {CANARY_SEEDS} seeds");
+    let seeds = from..from + CANARY_SEEDS;
+    driver::notice(&format!("{canary:?}"), seeds, said, |seed| run(seed, canary));
 }
 
 #[test]

@@ -4,129 +4,48 @@
 //! Without more it runs as many seeds as fit into a short time. `RINGD_SIM_SEEDS` gives a number of seeds, or a range
 //! `from..to`; `RINGD_SIM_SEED` repeats one.
 
+use ringd::sim::driver::{self, Program, Quick};
 use ringd::sim::{Canary, Failure, Report, run};
-use std::{
-    env,
-    ops::Range,
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::{
-        Mutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
-    thread,
-    time::{Duration, Instant},
-};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
-/// How long the quick form draws seeds.
-const QUICK: Duration = Duration::from_secs(20);
-/// Seeds that the quick form runs however slow the machine is.
-const QUICK_SEEDS_MIN: usize = 20;
-/// Seeds that the quick form runs however fast the machine is: further ones are for longer runs.
-const QUICK_SEEDS_MAX: u64 = 1000;
-/// Seeds in which the quota gets full, which few do: a quick run begins with them.
-const QUOTA_SEEDS: [u64; 3] = [36, 63, 71];
+const PROGRAM: Program = Program {
+    name: "RINGD_SIM",
+    test: "--test simulation nothing_acknowledged",
+    quick: Quick {
+        time: Duration::from_secs(20),
+        seeds_min: 20,
+        seeds_max: 1000,
+        // The quota gets full in them, which it does in few.
+        first: &[36, 63, 71],
+    },
+};
 /// Seeds within which every canary has to be noticed.
 const CANARY_SEEDS: u64 = 60;
 
-/// A run in which a failed assertion is a failure like any other.
 fn run_caught(seed: u64, canary: Canary) -> Result<Report, Failure> {
-    catch_unwind(AssertUnwindSafe(|| run(seed, canary))).unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().cloned();
-        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| text.to_string()));
-        let reason = format!("panic: {}", text.unwrap_or_default());
-        Err(Failure { seed, reason })
-    })
-}
-
-/// The seeds asked for, and whether time may end the run before.
-fn seeds() -> (Range<u64>, bool) {
-    let number = |text: &str| {
-        text.trim()
-            .parse::<u64>()
-            .unwrap_or_else(|_| panic!("not a seed: {text}"))
-    };
-    if let Ok(seed) = env::var("RINGD_SIM_SEED") {
-        let seed = number(&seed);
-        return (seed..seed + 1, false);
-    }
-    match env::var("RINGD_SIM_SEEDS") {
-        Err(_) => (1..QUICK_SEEDS_MAX + 1, true),
-        Ok(text) => match text.split_once("..") {
-            Some((from, to)) => (number(from)..number(to), false),
-            None => (1..number(&text) + 1, false),
-        },
-    }
+    driver::run_caught(seed, |seed| run(seed, canary))
 }
 
 #[test]
 fn nothing_acknowledged_is_lost() {
-    let (range, is_quick) = seeds();
-    let begun = Instant::now();
-    let first: &[u64] = if is_quick { &QUOTA_SEEDS } else { &[] };
-    let seeds: Vec<u64> = first.iter().copied().chain(range.clone()).collect();
-    let next = AtomicUsize::new(0);
-    let failed = AtomicBool::new(false);
-    let done: Mutex<(Vec<Report>, Vec<Failure>)> = Mutex::default();
-    let work = || {
-        loop {
-            let place = next.fetch_add(1, Ordering::Relaxed);
-            let in_time = !is_quick || begun.elapsed() < QUICK || place < QUICK_SEEDS_MIN;
-            let Some(seed) = seeds.get(place).copied().filter(|_| in_time) else {
-                return;
-            };
-            if failed.load(Ordering::Relaxed) {
-                return;
-            }
-            let result = run_caught(seed, Canary::None);
-            let mut done = done.lock().expect("no panic while it is held");
-            match result {
-                Ok(report) => done.0.push(report),
-                Err(failure) => {
-                    failed.store(true, Ordering::Relaxed);
-                    done.1.push(failure);
-                }
-            }
-        }
-    };
-    let threads = thread::available_parallelism().map_or(1, |count| count.get());
-    thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(work);
-        }
-    });
-    let (reports, failures) = done.into_inner().expect("no panic while it was held");
-    if let Some(failure) = failures.first() {
-        panic!(
-            "seed {} failed: {}\nrepeat it: RINGD_SIM_SEED={} cargo test --test simulation nothing_acknowledged",
-            failure.seed, failure.reason, failure.seed
-        );
-    }
-    summarize(&reports, begun.elapsed(), range.end - range.start == 1);
-}
-
-/// Says what the runs have done, and fails when something that they are for never happened.
-fn summarize(reports: &[Report], elapsed: Duration, is_single: bool) {
-    let sum = |field: fn(&Report) -> u64| reports.iter().map(field).sum::<u64>();
-    let counts = [
-        ("starts", sum(|report| report.starts)),
-        ("interrupted starts", sum(|report| report.interrupted_starts)),
-        ("power cuts", sum(|report| report.power_cuts)),
-        ("lives ended by disk errors", sum(|report| report.disk_errors)),
-        ("requests refused", sum(|report| report.refused)),
-        ("alarms of a full quota", sum(|report| report.alarms)),
-        ("leases renewed", sum(|report| report.renewed)),
-        ("leases ended", sum(|report| report.expired)),
-        ("ranges run after their answer", sum(|report| report.late_ranges)),
-        ("messages of watches", sum(|report| report.messages)),
-        ("watches compacted", sum(|report| report.compacted_watches)),
-        ("progress requests answered", sum(|report| report.progresses)),
-        ("requests acknowledged", sum(|report| report.acknowledged)),
-        ("checkpoints", sum(|report| report.checkpoints)),
-    ];
-    println!("{} seeds in {elapsed:.1?}: {counts:?}", reports.len());
-    for (what, count) in counts {
-        assert!(is_single || count > 0, "no {what} in {} seeds", reports.len());
-    }
+    PROGRAM.run(|seed| run(seed, Canary::None)).summarize(&[
+        ("starts", |report| report.starts),
+        ("interrupted starts", |report| report.interrupted_starts),
+        ("power cuts", |report| report.power_cuts),
+        ("lives ended by disk errors", |report| report.disk_errors),
+        ("requests refused", |report| report.refused),
+        ("alarms of a full quota", |report| report.alarms),
+        ("leases renewed", |report| report.renewed),
+        ("leases ended", |report| report.expired),
+        ("ranges run after their answer", |report| report.late_ranges),
+        ("messages of watches", |report| report.messages),
+        ("watches compacted", |report| report.compacted_watches),
+        ("progress requests answered", |report| report.progresses),
+        ("requests acknowledged", |report| report.acknowledged),
+        ("checkpoints", |report| report.checkpoints),
+    ]);
 }
 
 /// All but the last found a checkpoint that left a state from which the next start read something else: a removed
@@ -182,16 +101,8 @@ fn a_seed_repeats_beside_others() {
 
 /// Runs seeds until a canary is noticed by the check that it is for: `said` is part of what that says.
 fn notice_as(canary: Canary, said: &str) {
-    // Failed assertions are expected here.
-    for seed in 1..=CANARY_SEEDS {
-        if let Err(failure) = run_caught(seed, canary) {
-            println!("{canary:?}: seed {seed}: {}", failure.reason);
-            if failure.reason.contains(said) {
-                return;
-            }
-        }
-    }
-    panic!("{canary:?} was not noticed in {CANARY_SEEDS} seeds");
+    let seeds = 1..CANARY_SEEDS + 1;
+    driver::notice(&format!("{canary:?}"), seeds, &[said], |seed| run(seed, canary));
 }
 
 /// Runs seeds until a canary is noticed, by whatever check.

@@ -533,5 +533,6 @@ impl Disk for FaultyDisk {
     }
 }
 
+mod aside;
 #[cfg(test)]
 mod tests;

@@ -21,7 +21,7 @@ use super::standing::Standing;
 use super::waiters::{Waiter, Waiters};
 use crate::config::values::AutoCompaction;
 use crate::io::disk::{Completion, Disk};
-use crate::limits::{INSTALLED_MEMBER_STAYS, RAFT_CATCHUP_BYTES_MAX};
+use crate::limits::{INSTALLED_MEMBER_STAYS, RAFT_CATCHUP_BYTES_MAX, SNAPSHOT_TAKEN_TIMEOUT};
 use crate::mvcc::readers::Readers;
 use crate::pages::{PageStore, StoreFailure};
 use crate::proto::etcdserverpb::AlarmType;
@@ -45,6 +45,9 @@ pub enum Fatal {
     /// A snapshot of another member took the place of this one's state: the member is to be started again.
     #[error("the state of another member was installed; the member begins anew with it")]
     Installed,
+    /// Nobody knows whether it did: the member can't go on with either.
+    #[error("the state of another member may have been installed or not: {0}; start the member again")]
+    HalfInstalled(String),
     /// The member was removed from its cluster.
     #[error("this member was removed from the cluster; its data directory can be deleted")]
     Removed,
@@ -122,6 +125,8 @@ pub struct LogCore {
     pub(super) is_replaced: bool,
     /// Since when it can.
     pub(super) installed_at: Option<Duration>,
+    /// Why it is not known whether it can.
+    pub(super) half_installed: Option<String>,
     next_tick: Duration,
     pub(super) was_leader: bool,
     last_leader: u64,
@@ -179,6 +184,7 @@ impl LogCore {
             refused: Refused::default(),
             is_replaced: false,
             installed_at: None,
+            half_installed: None,
             next_tick: Duration::ZERO,
             was_leader: false,
             last_leader: 0,
@@ -533,9 +539,10 @@ impl LogCore {
         let lease = self.state.lessor().next_expiry().filter(|_| may_expire);
         let log = self.replica.wal_deadline();
         let compactor = self.compactor.as_ref().and_then(Compactor::deadline);
-        let replaced = self.installed_at.map(|at| at + INSTALLED_MEMBER_STAYS);
-        if let Some(replaced) = replaced {
-            return replaced;
+        if self.is_replaced {
+            // The transport says when there is more to do.
+            let told = self.installed_at.map(|at| at + INSTALLED_MEMBER_STAYS);
+            return told.unwrap_or(self.next_tick + SNAPSHOT_TAKEN_TIMEOUT);
         }
         [lease, log, compactor, self.read_deadline(), self.transfer_deadline()]
             .into_iter()

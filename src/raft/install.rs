@@ -44,6 +44,9 @@ pub(super) fn finish<D: Disk>(disk: &mut D, boot: &Boot) -> Result<(), BootError
     if !names.iter().any(|name| name == INSTALLING_FILE) {
         return Ok(());
     }
+    // The last life may have died before the name was durable, and without it the log must not begin anew (DESIGN 12
+    // (1)).
+    disk.call(Operation::SyncDirectory { path: snap.clone() })?;
     let path = snap.join(INSTALLING_FILE);
     let store = PageStore::open(disk, &path, boot.pages.clone())?;
     let applied = applied(store.root(), &path)?;
@@ -113,6 +116,17 @@ pub enum Taken {
     Installs,
 }
 
+/// Whether the page file has got that name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Placed {
+    /// It has, durably.
+    Yes,
+    /// It has not, and why not: the state stays what it was.
+    No(String),
+    /// It may have, and what went wrong: only the next start finds out.
+    Unknown(String),
+}
+
 impl LogCore {
     /// Takes a snapshot that was received, and says what is to become of its page file. One that says nothing new, or
     /// that the gate refuses, is thrown away. With any other this member's life on its old state is over: it does
@@ -139,18 +153,23 @@ impl LogCore {
 
     /// The page file that replaces this state is where a start finds it. The member is told to begin anew, by
     /// [`Fatal::Installed`], a little later, when the sender has its answer.
-    pub(super) fn snapshot_in_place(&mut self, result: Result<(), String>, now: Duration) {
-        match result {
-            Ok(()) => self.installed_at = Some(now),
-            Err(reason) => {
+    pub(super) fn snapshot_in_place(&mut self, placed: Placed, now: Duration) {
+        match placed {
+            Placed::Yes => self.installed_at = Some(now),
+            Placed::No(reason) => {
                 tracing::warn!("a snapshot is not installed: {reason}");
                 self.is_replaced = false;
             }
+            // What this state promised from here on, the next start could throw away.
+            Placed::Unknown(reason) => self.half_installed = Some(reason),
         }
     }
 
     /// An error when the time has come to begin anew with another member's state.
     pub(super) fn check_replaced(&self, now: Duration) -> Result<(), Fatal> {
+        if let Some(reason) = &self.half_installed {
+            return Err(Fatal::HalfInstalled(reason.clone()));
+        }
         match self.installed_at {
             Some(at) if now >= at + INSTALLED_MEMBER_STAYS => Err(Fatal::Installed),
             _ => Ok(()),

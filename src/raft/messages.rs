@@ -4,7 +4,7 @@
 //! order; answers come when they are known, so not in order.
 
 use super::counters::Counters;
-use super::install::{Received, Taken};
+use super::install::{Placed, Received, Taken};
 use crate::mvcc::readers::Hold;
 use crate::mvcc::view::View;
 use crate::pages::Root;
@@ -281,8 +281,8 @@ pub enum FromPeers {
     },
     /// A snapshot was received, and a page file made of it.
     Snapshot(Received),
-    /// The page file of the snapshot that is to be installed has the name that a start looks for, durably; or why not.
-    SnapshotInPlace(Result<(), String>),
+    /// Whether the page file of the snapshot that is to be installed has the name that a start looks for.
+    SnapshotInPlace(Placed),
     /// A snapshot was sent.
     SnapshotSent {
         /// To whom.

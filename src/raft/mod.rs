@@ -14,6 +14,7 @@ pub mod counters;
 pub mod directory;
 mod duties;
 pub mod install;
+pub mod intake;
 mod loader;
 mod membership;
 pub mod memory;

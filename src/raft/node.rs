@@ -417,6 +417,19 @@ impl Node {
         Some((progress.matched, progress.recent_active))
     }
 
+    /// Of a leader: one line about what it knows of the others, for simulations.
+    pub fn describe_progress(&self) -> String {
+        let told = self.raw.raft.prs().iter().map(|(id, progress)| {
+            let (state, matched, next) = (progress.state, progress.matched, progress.next_idx);
+            format!("{id} {state:?} {matched}<{next} pending {}", progress.pending_snapshot)
+        });
+        if self.is_leader() {
+            told.collect::<Vec<_>>().join(", ")
+        } else {
+            String::new()
+        }
+    }
+
     /// Sets the randomised election time-out until raft draws the next.
     pub fn set_election_timeout(&mut self, ticks: usize) {
         self.raw.raft.set_randomized_election_timeout(ticks);

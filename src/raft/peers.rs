@@ -83,7 +83,7 @@ impl LogCore {
             FromPeers::Removed => self.told_removed(now),
             FromPeers::Connected { id, is_connected } => self.connected(id, is_connected, now),
             FromPeers::Snapshot(received) => self.take_snapshot(received, now),
-            FromPeers::SnapshotInPlace(result) => self.snapshot_in_place(result, now),
+            FromPeers::SnapshotInPlace(placed) => self.snapshot_in_place(placed, now),
         }
     }
 

@@ -339,7 +339,12 @@ fn storage_of(recovered: &wal::Recovered, applied: &Applied) -> Result<LogStorag
         applied.conf_state.clone()
     };
     let entries = recovered.entries.iter().map(from_wal);
-    Ok(LogStorage::new(released, entries, hard_state, conf_state))
+    let mut storage = LogStorage::new(released, entries, hard_state, conf_state);
+    if applied.position.index > 0 {
+        // What the page store holds can be sent to who lags, however long the next checkpoint is off.
+        storage.set_snapshot(applied.position, applied.conf_state.clone());
+    }
+    Ok(storage)
 }
 
 /// Writes until a ticket is durable.

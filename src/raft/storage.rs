@@ -25,7 +25,7 @@ pub struct LogStorage {
     snapshot: Option<SnapshotMetadata>,
 }
 
-/// An entry's place in the log.
+/// An entry's place in the log. The term is 0 of the start of the log, and where it is not known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Position {
     /// Index of the entry; 0 stands for the start of the log.
@@ -189,10 +189,12 @@ impl Storage for LogStorage {
     }
 
     fn term(&self, index: u64) -> raft::Result<u64> {
-        if index == self.released.index {
+        let is_known = self.released.term > 0 || index == 0;
+        if index == self.released.index && is_known {
             return Ok(self.released.term);
         }
-        if index < self.released.index {
+        // A follower would refuse what follows an entry of term 0; a snapshot it takes.
+        if index <= self.released.index {
             return Err(raft::Error::Store(StorageError::Compacted));
         }
         match self.entries.get((index - self.released.index - 1) as usize) {
@@ -296,6 +298,18 @@ mod tests {
         assert_eq!(storage.first_index().unwrap(), 6);
         storage.release_to(6, 1, 15);
         assert_eq!(storage.first_index().unwrap(), 7);
+    }
+
+    /// A log read from segments that begin behind an entry does not say its term. Of term 0 it would pass for another.
+    #[test]
+    fn an_entry_of_unknown_term_is_not_held() {
+        let released = Position { index: 4, term: 0 };
+        let unknown = LogStorage::new(released, [entry(5, 1)], HardState::default(), ConfState::default());
+        let compacted = raft::Error::Store(StorageError::Compacted);
+        assert_eq!(unknown.term(4).unwrap_err(), compacted);
+        assert_eq!(unknown.term(5).unwrap(), 1);
+        let empty = LogStorage::new(Position::default(), [], HardState::default(), ConfState::default());
+        assert_eq!(empty.term(0).unwrap(), 0);
     }
 
     #[test]

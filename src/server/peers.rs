@@ -3,7 +3,7 @@
 use super::snapshots::{self, Sending};
 use crate::limits::{PEER_CONNECTED_LOOK, PEER_LANE, SNAPSHOT_TAKEN_LOOK, SNAPSHOT_TAKEN_TIMEOUT};
 use crate::pages::Root;
-use crate::raft::install::Taken;
+use crate::raft::install::{Placed, Taken};
 use crate::raft::messages::{FromPeers, ToPeers};
 use crate::raft::transport::counters::Counters;
 use crate::raft::transport::identity::Local;
@@ -45,8 +45,22 @@ struct Outlet {
     directory: PathBuf,
     /// Whether one is being received: one at a time.
     receiving: Cell<bool>,
-    /// What the log core says of the one that was handed over.
+    /// Whether the log core was asked about it, and what it says.
+    asked: Cell<Asked>,
     taken: RefCell<Option<Result<Taken, String>>>,
+}
+
+/// Whether the log core was asked about a snapshot.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Asked {
+    /// It was not, or has answered.
+    #[default]
+    No,
+    /// It was, and its answer is waited for.
+    Yes,
+    /// It was, and its answer is of no use any more. Until it comes no other snapshot is received: the answer would pass
+    /// for the one to that.
+    InVain,
 }
 
 impl Outlet {
@@ -80,7 +94,7 @@ impl Outlet {
         let index = message.get_snapshot().get_metadata().index;
         tracing::info!("remote-peer-id" = from, index, "receiving a snapshot");
         let (received, bytes) = snapshots::receive(self.directory.clone(), message, body).await?;
-        self.taken.take();
+        self.asked.set(Asked::Yes);
         self.post(FromPeers::Snapshot(received));
         let began = Instant::now();
         while began.elapsed() < SNAPSHOT_TAKEN_TIMEOUT {
@@ -88,9 +102,12 @@ impl Outlet {
             let Some(taken) = self.taken.take() else { continue };
             return match taken {
                 Ok(Taken::Installs) => {
-                    let result = snapshots::put_in_place(self.directory.clone()).await;
-                    self.post(FromPeers::SnapshotInPlace(result.clone()));
-                    result.map(|()| bytes)
+                    let placed = snapshots::put_in_place(self.directory.clone()).await;
+                    self.post(FromPeers::SnapshotInPlace(placed.clone()));
+                    match placed {
+                        Placed::Yes => Ok(bytes),
+                        Placed::No(reason) | Placed::Unknown(reason) => Err(reason),
+                    }
                 }
                 Ok(Taken::Known) => {
                     snapshots::throw_away(self.directory.clone()).await;
@@ -102,7 +119,22 @@ impl Outlet {
                 }
             };
         }
+        self.asked.set(Asked::InVain);
+        snapshots::throw_away(self.directory.clone()).await;
         Err("the log core did not take it in time".to_string())
+    }
+
+    /// The log core says what is to become of a snapshot.
+    fn taken(&self, taken: Result<Taken, String>) {
+        if self.asked.replace(Asked::No) == Asked::Yes {
+            *self.taken.borrow_mut() = Some(taken);
+            return;
+        }
+        self.receiving.set(false);
+        if taken == Ok(Taken::Installs) {
+            let reason = "it was decided too late".to_string();
+            self.post(FromPeers::SnapshotInPlace(Placed::No(reason)));
+        }
     }
 }
 
@@ -136,7 +168,7 @@ impl Sink for Inlet {
                 return Err("another snapshot is being received".to_string());
             }
             let result = outlet.receive(message, body).await;
-            outlet.receiving.set(false);
+            outlet.receiving.set(outlet.asked.get() == Asked::InVain);
             result
         })
     }
@@ -152,6 +184,7 @@ impl Peers {
             waiting: RefCell::default(),
             directory: page_file.parent().unwrap_or(Path::new(".")).to_path_buf(),
             receiving: Cell::new(false),
+            asked: Cell::default(),
             taken: RefCell::default(),
         });
         let transport = Transport::new(local, Rc::new(Inlet(outlet.clone())), counters);
@@ -187,7 +220,7 @@ impl Peers {
             match order {
                 ToPeers::Messages(messages) => self.transport.send(messages),
                 ToPeers::Snapshot { message, root } => self.send_snapshot(*message, root),
-                ToPeers::SnapshotTaken(result) => *self.outlet.taken.borrow_mut() = Some(result),
+                ToPeers::SnapshotTaken(taken) => self.outlet.taken(taken),
                 ToPeers::Members { members, removed } => {
                     *self.members.borrow_mut() = members.iter().map(|member| member.id).collect();
                     let members = members.into_iter().map(|member| (member.id, member.peer_urls));

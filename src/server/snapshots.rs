@@ -2,28 +2,25 @@
 //!
 //! Sent is the state of a pinned root as etcd's database, read in short steps beside everything else and no faster than
 //! a bound. Received is such a database, from ringd or etcd: its bytes go to a file, then a page file is made of it and
-//! synced, by threads that may block; only then the log core hears of it (DESIGN 12 (9)). Memory is bounded on both
-//! sides, whatever the size.
+//! synced, by threads that may block (`raft::intake`); only then the log core hears of it (DESIGN 12 (9)). Memory is
+//! bounded on both sides, whatever the size.
 
 use crate::io::disk::DiskError;
 use crate::limits::{
     SNAPSHOT_BYTES_PER_SECOND, SNAPSHOT_CACHE_BYTES, SNAPSHOT_READS_AHEAD, SNAPSHOT_STEP_RECORDS, SNAPSHOT_WRITE_BYTES,
 };
 use crate::pages::{PageAddress, PageCache, ReadFailure, Root};
-use crate::raft::directory::{INSTALLING_FILE, RECEIVED_FILE, SNAPSHOT_FILE};
-use crate::raft::install::Received;
-use crate::raft::storage::Position;
+use crate::raft::install::{Placed, Received};
+use crate::raft::intake::{self, Intake};
 use crate::raft::transport::{LocalFuture, SnapshotBody, SnapshotSource};
 use crate::reactor::Doorbell;
 use crate::reactor::disk::{DiskOptions, ThreadDisk};
 use crate::reactor::serve::{self, PageFileReader};
-use crate::state::backend::{Export, ExportError, Exported, Import, ImportProgress};
-use crate::{limits, pages};
+use crate::state::backend::{Export, ExportError, Exported};
 use bytes::Bytes;
 use raft::eraftpb::Message;
-use std::fs::File;
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// A state on its way to a follower.
@@ -104,105 +101,82 @@ impl SnapshotSource for Sending {
 /// Takes a snapshot in: its bytes into a file in `directory`, and a durable page file of them beside it. And how many
 /// they were.
 pub async fn receive(directory: PathBuf, message: Message, mut body: SnapshotBody) -> Result<(Received, u64), String> {
-    let path = directory.join(SNAPSHOT_FILE);
-    let written = write(&path, &mut body).await;
-    let made = match written {
-        Ok(()) => {
-            let directory = directory.clone();
-            serve::run_blocking(move || import(&directory)).await
+    let began = Instant::now();
+    let begun = serve::run_blocking(move || {
+        let mut disk = disk()?;
+        let intake = Intake::begin(&mut disk, &directory, message)?;
+        Ok::<_, String>((disk, intake))
+    });
+    let (mut disk, mut intake) = begun.await?;
+    let mut gathered: Vec<u8> = Vec::with_capacity(SNAPSHOT_WRITE_BYTES);
+    loop {
+        let failed = match body.next_part().await {
+            Ok(Some(part)) => {
+                gathered.extend_from_slice(&part);
+                if gathered.len() < SNAPSHOT_WRITE_BYTES {
+                    continue;
+                }
+                let result;
+                (disk, intake, gathered, result) = take(disk, intake, gathered).await;
+                result.err()
+            }
+            Ok(None) => break,
+            Err(error) => Some(error.to_string()),
+        };
+        if let Some(reason) = failed {
+            serve::run_blocking(move || intake.abandon(&mut disk)).await;
+            return Err(reason);
         }
-        Err(error) => Err(format!("{}: {error}", path.display())),
-    };
-    let snapshot = path.clone();
-    serve::run_blocking(move || std::fs::remove_file(snapshot)).await.ok();
-    let position = made?;
-    let announced = message.get_snapshot().get_metadata().index;
-    if position.index < announced {
-        throw_away(directory).await;
-        return Err(format!(
-            "the snapshot is said to contain entry {announced} and ends at entry {}",
-            position.index
-        ));
     }
-    let received = Received {
-        message: Box::new(message),
-        position,
-    };
-    Ok((received, body.taken()))
+    let (mut disk, intake, _, taken) = take(disk, intake, gathered).await;
+    let finished = serve::run_blocking(move || match taken {
+        Ok(()) => intake.finish(&mut disk),
+        Err(reason) => {
+            intake.abandon(&mut disk);
+            Err(reason)
+        }
+    });
+    let (received, bytes) = finished.await?;
+    let index = received.position.index;
+    tracing::info!(index, bytes, took = ?began.elapsed(), "made a page file of a snapshot");
+    Ok((received, bytes))
+}
+
+/// Writes what was gathered, off the core, and gives everything back.
+async fn take(
+    mut disk: ThreadDisk,
+    mut intake: Intake,
+    mut gathered: Vec<u8>,
+) -> (ThreadDisk, Intake, Vec<u8>, Result<(), String>) {
+    serve::run_blocking(move || {
+        let result = intake.take(&mut disk, &gathered);
+        gathered.clear();
+        (disk, intake, gathered, result)
+    })
+    .await
 }
 
 /// Gives the page file of the snapshot that was received the name under which a start installs it, durably.
-pub async fn put_in_place(directory: PathBuf) -> Result<(), String> {
-    let renamed = serve::run_blocking(move || {
-        std::fs::rename(directory.join(RECEIVED_FILE), directory.join(INSTALLING_FILE))?;
-        File::open(&directory)?.sync_all()
-    });
-    renamed.await.map_err(|error: io::Error| error.to_string())
+pub async fn put_in_place(directory: PathBuf) -> Placed {
+    serve::run_blocking(move || match disk() {
+        Ok(mut disk) => intake::put_in_place(&mut disk, &directory),
+        Err(reason) => Placed::No(reason),
+    })
+    .await
 }
 
 /// Removes that page file.
 pub async fn throw_away(directory: PathBuf) {
-    // What is left of it the next start removes.
-    let _ = serve::run_blocking(move || std::fs::remove_file(directory.join(RECEIVED_FILE))).await;
+    serve::run_blocking(move || {
+        if let Ok(mut disk) = disk() {
+            intake::throw_away(&mut disk, &directory);
+        }
+    })
+    .await;
 }
 
-/// Writes a body into a file, in pieces, off the core.
-async fn write(path: &Path, body: &mut SnapshotBody) -> io::Result<()> {
-    let created = path.to_path_buf();
-    let mut file = serve::run_blocking(move || File::create(created)).await?;
-    let mut piece: Vec<u8> = Vec::with_capacity(SNAPSHOT_WRITE_BYTES);
-    loop {
-        let part = body.next_part().await?;
-        let is_last = part.is_none();
-        piece.extend_from_slice(part.as_deref().unwrap_or_default());
-        if is_last || piece.len() >= SNAPSHOT_WRITE_BYTES {
-            let (back, emptied, result) = serve::run_blocking(move || {
-                let result = file.write_all(&piece);
-                piece.clear();
-                (file, piece, result)
-            })
-            .await;
-            (file, piece) = (back, emptied);
-            result?;
-        }
-        if is_last {
-            return Ok(());
-        }
-    }
-}
-
-/// Makes a page file of the database in `directory`: what it contains.
-fn import(directory: &Path) -> Result<Position, String> {
-    let began = Instant::now();
-    let bell = Doorbell::new("snapshot").map_err(|error| error.to_string())?;
-    let mut disk = ThreadDisk::new(DiskOptions::default(), &bell).map_err(|error| error.to_string())?;
-    let options = pages::Options::new(0..limits::pages::OPERATIONS as u64);
-    let database = directory.join(SNAPSHOT_FILE);
-    let import = Import::new(&mut disk, &database, &directory.join(RECEIVED_FILE), options);
-    let mut import = import.map_err(|error| error.to_string())?;
-    loop {
-        match import.step(&mut disk) {
-            Ok(ImportProgress::More(_)) => {}
-            Ok(ImportProgress::Done(imported)) => {
-                let fields = &imported.fields;
-                tracing::info!(
-                    index = fields.applied_index,
-                    revision = fields.revision,
-                    records = imported.records,
-                    took = ?began.elapsed(),
-                    "made a page file of a snapshot"
-                );
-                return Ok(Position {
-                    index: fields.applied_index,
-                    term: fields.term,
-                });
-            }
-            Err(error) => {
-                let reason = error.to_string();
-                // What is left of it the next start removes.
-                let _ = import.abandon(&mut disk);
-                return Err(reason);
-            }
-        }
-    }
+/// A disk for a thread that may block.
+fn disk() -> Result<ThreadDisk, String> {
+    let disk = Doorbell::new("snapshot").and_then(|bell| ThreadDisk::new(DiskOptions::default(), &bell));
+    disk.map_err(|error| format!("set up a disk for a snapshot: {error}"))
 }

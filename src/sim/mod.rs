@@ -8,6 +8,7 @@
 
 mod client;
 pub mod cluster;
+pub mod driver;
 mod leases;
 pub mod load;
 pub mod member;

@@ -294,6 +294,17 @@ fn check_keys(core: &LogCore, view: &View, reader: &mut Reader<'_>, model: &Mode
     }
 }
 
+/// Holds all records of a member that may lag against the model, as of the member's own revision. Only where both are
+/// compacted alike: what went is in neither hash.
+pub fn check_behind(core: &LogCore, disk: &FaultyDisk, model: &Model) -> Result<(), String> {
+    let view = published(core);
+    if view.compact_revision != model.compact_revision() || view.revision > model.revision() {
+        return Ok(());
+    }
+    let records = Reader::new(disk).records_after(&view, 0)?;
+    check_hash(core, &view, &records, model, view.revision)
+}
+
 fn check_hash(core: &LogCore, view: &View, records: &[Stored], model: &Model, main: i64) -> Result<(), String> {
     let readable = Readable {
         revision: view.revision,

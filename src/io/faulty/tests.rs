@@ -203,3 +203,22 @@ fn a_disk_whose_syncs_lie_loses_what_it_promised() {
     disk.call(Operation::Sync { file }).unwrap();
     assert!(outcomes(&disk).contains(&vec![1; 4096]));
 }
+
+#[test]
+fn a_second_user_works_beside_what_is_in_flight_until_the_machine_dies() {
+    let (mut disk, file) = with_file();
+    disk.set_delay_us(1_000..1_001);
+    disk.submit(1, write(file, 2, true));
+    let mut aside = disk.aside(3);
+    let (other, _) = aside.open(Path::new("/g"), OpenMode::CreateNew).unwrap();
+    aside.call(write(other, 3, true)).unwrap();
+    assert!(!aside.is_dead());
+    let error = aside.call(Operation::Sync { file: other }).unwrap_err();
+    assert!(aside.is_dead(), "{error}");
+    assert_eq!((disk.in_flight(), disk.now()), (1, 0));
+    disk.close_in_order();
+    assert_eq!(disk.in_flight(), 0);
+    let inode = disk.volume().resolve(Path::new("/f")).unwrap();
+    assert_eq!(disk.volume().contents(inode).unwrap().to_vec(), [2; 4096]);
+    assert_eq!(disk.durable_contents(Path::new("/g")).unwrap().to_vec(), [3; 4096]);
+}

@@ -65,17 +65,22 @@ impl World {
             MemberChange::Promote(_) => leader,
             _ => self.somebody().unwrap_or(leader),
         };
+        let noted = change.clone();
         self.ask_as_operator(asked, |token| Request::ChangeMembers {
             token,
             id: token,
             change,
         });
+        self.admin_asked.insert(self.tokens, noted);
     }
 
     /// Counts what the operator was told.
-    pub(super) fn admin_answered(&mut self, _token: u64, reply: &Reply) -> Result<(), String> {
-        if let Reply::LeaderMoved { result: Ok(()), .. } = reply {
-            self.report.transfers += 1;
+    pub(super) fn admin_answered(&mut self, token: u64, reply: &Reply) -> Result<(), String> {
+        match (reply, self.admin_asked.remove(&token)) {
+            (Reply::LeaderMoved { result: Ok(()), .. }, _) => self.report.transfers += 1,
+            (Reply::Members { result: Ok(_), .. }, Some(MemberChange::Promote(_))) => self.report.promoted += 1,
+            (Reply::Members { result: Ok(_), .. }, Some(MemberChange::Remove(_))) => self.report.removed += 1,
+            _ => {}
         }
         Ok(())
     }

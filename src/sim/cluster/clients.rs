@@ -321,7 +321,9 @@ impl World {
             (What::Operation(number), Reply::Readable { .. }) => self.read_for(number, member),
             (What::Operation(number), Reply::Dropped { reason, .. }) => {
                 self.report.dropped += 1;
-                if reason == Dropped::TooManyRequests && self.ledger.answer(token).is_some() {
+                self.report.refused += u64::from(reason == Dropped::NoSpace);
+                let is_refused = matches!(reason, Dropped::TooManyRequests | Dropped::NoSpace);
+                if is_refused && self.ledger.answer(token).is_some() {
                     return Err(format!("{:?} was refused and happened", self.history[number].asked));
                 }
             }

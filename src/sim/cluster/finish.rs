@@ -52,11 +52,14 @@ impl World {
             let (leads, applied, pending) = (core.leads(), core.state().applied_index(), core.pending());
             let (leader, last) = (core.leader(), core.last_index());
             let (term, commit) = (core.node().term(), core.node().commit_index());
+            let progress = core.node().describe_progress();
             lines.push(format!(
-                "{}: term {term}, leads {leads}, leader {leader}, log {applied}/{commit}/{last}, open {pending}",
+                "{}: term {term}, leads {leads}, leader {leader}, log {applied}/{commit}/{last}, open {pending}, {progress}",
                 member.id
             ));
         }
+        let transfers = self.transfers.iter().map(|transfer| transfer.describe());
+        lines.extend(transfers);
         lines.join("; ")
     }
 
@@ -70,6 +73,7 @@ impl World {
     fn is_at_rest(&mut self) -> bool {
         let applied = self.ledger.applied();
         self.clients.iter().all(|client| client.is_idle())
+            && self.transfers.is_empty()
             && self.current().iter().all(|id| {
                 let core = self.members.get_mut(id).and_then(|member| member.core.as_mut());
                 core.is_some_and(|core| {

@@ -2,11 +2,13 @@
 
 use super::clock::Clock;
 use crate::io::disk::Disk;
-use crate::io::faulty::FaultyDisk;
+use crate::io::faulty::{Fault, FaultyDisk};
 use crate::io::medium::Random;
 use crate::mvcc::readers::Readers;
-use crate::raft::boot::{Boot, start};
+use crate::pages::Root;
+use crate::raft::boot::{Boot, BootError, start};
 use crate::raft::core::{Fatal, LogCore};
+use crate::raft::install::Taken;
 use crate::raft::messages::{FromPeers, Reply, Request, ToPeers};
 use crate::raft::replica::Identity;
 use crate::sim::load::Profile;
@@ -15,6 +17,7 @@ use crate::sim::reads::SlowReads;
 use crate::sim::report;
 use crate::sim::watchers::Watchers;
 use crate::state::members::Member as Described;
+use raft::eraftpb::Message;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -27,7 +30,8 @@ pub struct Member {
     /// Its log core while it is up.
     pub core: Option<LogCore>,
     boot: Boot,
-    lives: u64,
+    /// Its starts so far.
+    pub lives: u64,
     /// Its clock.
     pub clock: Clock,
     /// What its clock showed when it was started.
@@ -54,6 +58,12 @@ pub struct Member {
     pub deadlines: BTreeMap<i64, Duration>,
     /// It was removed and has ended.
     pub is_gone: bool,
+    /// Whether it receives a snapshot: one at a time.
+    pub is_receiving: bool,
+    /// What its log core says of the one that it was given.
+    pub taken: Option<Result<Taken, String>>,
+    /// Whether its disk was told to fail.
+    pub is_disk_failing: bool,
 }
 
 /// What came of a turn.
@@ -61,9 +71,23 @@ pub struct Turn {
     /// Its answers.
     pub replies: Vec<Reply>,
     /// Its messages.
-    pub messages: Vec<raft::eraftpb::Message>,
-    /// It ended, since it was removed.
-    pub is_removed: bool,
+    pub messages: Vec<Message>,
+    /// Snapshots that it sends.
+    pub snapshots: Vec<(Message, Root)>,
+    /// Why it ended, if it did.
+    pub end: Option<Fatal>,
+}
+
+/// An end of a start that its disk is the reason of.
+pub struct Interruption {
+    /// The operation that fails, and all of its kind behind it.
+    pub operation: &'static str,
+    /// How many of its kind succeed before.
+    pub skip: u64,
+    /// How the member ends then.
+    pub seed: u64,
+    /// By a power cut, or only by itself.
+    pub is_power_cut: bool,
 }
 
 /// How a member is described to others before it has told anything of itself.
@@ -83,6 +107,8 @@ pub struct Plan {
     pub profile: Profile,
     /// Entries kept behind a checkpoint for followers that lag.
     pub catchup_entries: u64,
+    /// Bytes of entries that call for a checkpoint.
+    pub checkpoint_at: u64,
     /// Whether changes of the membership that endanger the quorum are refused.
     pub strict_reconfiguration: bool,
     /// Whether elections begin with a pre-vote.
@@ -108,6 +134,8 @@ impl Member {
         boot.options.catchup_entries = plan.catchup_entries;
         boot.options.strict_reconfiguration = plan.strict_reconfiguration;
         boot.options.quota_bytes = None;
+        boot.options.memory.checkpoint_at = plan.checkpoint_at;
+        boot.options.memory.unstored_max = 8 * plan.checkpoint_at;
         let readers = boot.readers.clone();
         Member {
             id,
@@ -128,6 +156,9 @@ impl Member {
             revision: 0,
             deadlines: BTreeMap::new(),
             is_gone: false,
+            is_receiving: false,
+            taken: None,
+            is_disk_failing: false,
         }
     }
 
@@ -142,15 +173,10 @@ impl Member {
     }
 
     /// Starts it. It is up when its disk is done with the start.
-    pub fn start(&mut self, true_us: u64, timeouts: u64) -> Result<(), String> {
-        assert!(self.core.is_none() && !self.is_gone);
-        self.lives += 1;
-        self.disk.set_now(true_us);
-        // A start waits for the disk at every step: on a slow one it would outlast the run.
-        self.disk.set_delay_us(10..200);
-        self.boot.options.first_id = (self.id << 48) + (self.lives << 32);
-        let core = start(&mut self.disk, self.boot.clone(), || Duration::ZERO);
-        let mut core = core.map_err(|error| format!("member {} does not start: {error}", self.id))?;
+    pub fn start(&mut self, true_us: u64, timeouts: u64) -> Result<(), BootError> {
+        self.disk.clear_faults();
+        self.is_disk_failing = false;
+        let mut core = self.try_start(true_us)?;
         core.seed_election_timeouts(timeouts);
         self.wake_us = self.disk.now();
         self.started_us = self.clock.at(self.wake_us);
@@ -162,16 +188,52 @@ impl Member {
         Ok(())
     }
 
+    fn try_start(&mut self, true_us: u64) -> Result<LogCore, BootError> {
+        assert!(self.core.is_none() && !self.is_gone);
+        self.lives += 1;
+        self.disk.set_now(true_us);
+        // A start waits for the disk at every step: on a slow one it would outlast the run.
+        self.disk.set_delay_us(10..200);
+        self.boot.options.first_id = (self.id << 48) + (self.lives << 32);
+        start(&mut self.disk, self.boot.clone(), || Duration::ZERO)
+    }
+
+    /// Starts it, and ends it before it has done anything, or before it is done with the start.
+    pub fn start_in_vain(&mut self, true_us: u64, interruption: &Interruption) {
+        self.disk.add_fault(Fault {
+            operation: interruption.operation,
+            path: String::new(),
+            skip: interruption.skip,
+            times: u64::MAX,
+            errno: libc::EIO,
+        });
+        drop(self.try_start(true_us));
+        self.disk.clear_faults();
+        self.crash(interruption.seed, interruption.is_power_cut);
+    }
+
     /// Ends it without a word: the power, or the process only.
     pub fn crash(&mut self, seed: u64, is_power_cut: bool) {
-        self.core = None;
-        self.inbox.clear();
-        self.requests.clear();
+        self.ended();
         if is_power_cut {
             self.disk.power_cut(seed);
         } else {
             self.disk.kill(seed);
         }
+    }
+
+    /// It has ended by itself, to begin anew in the same process.
+    pub fn end_in_order(&mut self) {
+        self.ended();
+        self.disk.close_in_order();
+    }
+
+    fn ended(&mut self) {
+        self.core = None;
+        self.inbox.clear();
+        self.requests.clear();
+        self.is_receiving = false;
+        self.taken = None;
     }
 
     /// It gets a message or a request, and looks at it soon.
@@ -180,7 +242,7 @@ impl Member {
     }
 
     /// One turn of its log core, as the server makes it.
-    pub fn turn(&mut self, true_us: u64) -> Result<Turn, String> {
+    pub fn turn(&mut self, true_us: u64) -> Turn {
         let now = self.now(true_us);
         self.disk.set_now(true_us);
         let core = self.core.as_mut().expect("it is up");
@@ -197,25 +259,32 @@ impl Member {
         let taken = completions
             .into_iter()
             .try_for_each(|completion| core.completed(completion));
-        let (busy, is_removed) = match taken.and_then(|()| core.turn(&mut self.disk, now)) {
-            Ok(busy) => (busy, false),
-            Err(Fatal::Removed) => (false, true),
-            Err(error) => return Err(format!("member {} gave up: {error}", self.id)),
+        let (busy, end) = match taken.and_then(|()| core.turn(&mut self.disk, now)) {
+            Ok(busy) => (busy, None),
+            Err(end) => (false, Some(end)),
         };
-        let replies = core.take_replies().map(|(_, reply)| reply).collect();
-        let mut messages = Vec::new();
+        let mut replies: Vec<Reply> = core.take_replies().map(|(_, reply)| reply).collect();
+        let (mut messages, mut snapshots) = (Vec::new(), Vec::new());
         for order in core.take_to_peers() {
-            if let ToPeers::Messages(some) = order {
-                messages.extend(some);
+            match order {
+                ToPeers::Messages(some) => messages.extend(some),
+                ToPeers::Snapshot { message, root } => snapshots.push((*message, root)),
+                ToPeers::SnapshotTaken(taken) => self.taken = Some(taken),
+                ToPeers::Members { .. } => {}
             }
+        }
+        if end.is_some() {
+            // Nothing of its last turn leaves.
+            (replies, messages, snapshots) = Default::default();
         }
         let deadline = self.clock.shows(self.started_us + core.deadline().as_micros() as u64);
         let next = self.disk.next_due().unwrap_or(deadline).min(deadline);
         self.wake_us = if busy { true_us + 20 } else { next.max(true_us + 20) };
-        Ok(Turn {
+        Turn {
             replies,
             messages,
-            is_removed,
-        })
+            snapshots,
+            end,
+        }
     }
 }

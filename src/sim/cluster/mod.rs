@@ -21,6 +21,7 @@ mod linear;
 mod member;
 mod nemesis;
 mod network;
+mod snapshots;
 mod world;
 
 pub use super::report::Failure;
@@ -95,6 +96,24 @@ pub struct Report {
     pub lost: u64,
     /// Checkpoints.
     pub checkpoints: u64,
+    /// Snapshots that members began to send.
+    pub snapshots: u64,
+    /// Those that broke off on the way.
+    pub broken_snapshots: u64,
+    /// Those that came once more.
+    pub repeated_snapshots: u64,
+    /// Those that said nothing new to who got them.
+    pub known_snapshots: u64,
+    /// Those that took the place of a member's state.
+    pub installed: u64,
+    /// Starts that came to nothing.
+    pub interrupted_starts: u64,
+    /// Lives ended by errors of disks.
+    pub disk_errors: u64,
+    /// Disks that got full.
+    pub full_disks: u64,
+    /// Requests refused for want of room.
+    pub refused: u64,
     /// Checksum over what was observed: equal for equal runs.
     pub digest: u32,
 }

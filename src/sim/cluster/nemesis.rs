@@ -2,6 +2,7 @@
 
 use super::network::Weather;
 use super::{Canary, World};
+use crate::io::faulty::Fault;
 use crate::io::medium::Random;
 use crate::proto::etcdserverpb::{InternalRaftRequest, LeaseRevokeRequest};
 use crate::raft::messages::FromPeers;
@@ -14,6 +15,19 @@ const CONNECTIONS_US: u64 = 1_000_000;
 /// The time before anything goes wrong.
 const QUIET_US: u64 = 3_000_000;
 
+/// What fails of a disk that fails.
+const OPERATIONS: [&str; 9] = [
+    "write",
+    "write",
+    "sync",
+    "sync",
+    "read",
+    "open",
+    "rename",
+    "allocate",
+    "sync directory",
+];
+
 /// What is planned.
 pub struct Nemesis {
     /// From then on nothing goes wrong any more.
@@ -23,7 +37,11 @@ pub struct Nemesis {
     /// Longest time between two blows.
     rest_us: u64,
     /// Members that are down, and until when.
-    down: BTreeMap<u64, u64>,
+    pub down: BTreeMap<u64, u64>,
+    /// Members whose disk is full, and until when.
+    full: BTreeMap<u64, u64>,
+    /// Whether disks fail and get full.
+    bad_disks: bool,
     /// Until when the network is cut.
     cut_until_us: u64,
     /// Whether clocks drift and jump.
@@ -44,6 +62,8 @@ impl Nemesis {
             connections_us: 0,
             rest_us: rests_us[random.below(3) as usize],
             down: BTreeMap::new(),
+            full: BTreeMap::new(),
+            bad_disks: random.coin() && canary == Canary::None,
             cut_until_us: 0,
             clocks: random.below(3) == 0 && canary == Canary::None,
             membership: random.coin(),
@@ -53,8 +73,9 @@ impl Nemesis {
 
     /// When it has something to do.
     pub fn next_us(&self) -> u64 {
-        let back = self.down.values().min().copied().unwrap_or(u64::MAX);
-        self.next_us.min(self.connections_us).min(back)
+        let over = self.down.values().chain(self.full.values()).min();
+        let over = over.copied().unwrap_or(u64::MAX);
+        self.next_us.min(self.connections_us).min(over)
     }
 }
 
@@ -66,7 +87,9 @@ impl World {
             return Ok(());
         }
         self.nemesis.next_us = self.now_us + 1 + self.random.below(self.nemesis.rest_us);
-        match self.random.below(20) {
+        match self.random.below(23) {
+            20 if self.nemesis.bad_disks => self.break_a_disk(),
+            21 if self.nemesis.bad_disks => self.fill_a_disk(),
             0..4 => self.crash_somebody(),
             4..6 => self.pause_somebody(),
             6..10 => self.cut_network(),
@@ -97,6 +120,11 @@ impl World {
             self.nemesis.down.remove(&id);
             self.start(id)?;
         }
+        let now_us = self.now_us;
+        for (id, _) in self.nemesis.full.extract_if(.., |_, until| *until <= now_us) {
+            let member = self.members.get_mut(&id).expect("there is such a member");
+            member.disk.set_capacity(None);
+        }
         if self.nemesis.cut_until_us <= self.now_us {
             self.network.heal();
         }
@@ -114,7 +142,7 @@ impl World {
         self.network.set_weather(Weather::fine());
         self.nemesis.cut_until_us = 0;
         self.nemesis.next_us = u64::MAX;
-        for until in self.nemesis.down.values_mut() {
+        for until in self.nemesis.down.values_mut().chain(self.nemesis.full.values_mut()) {
             *until = self.now_us;
         }
         for member in self.members.values_mut() {
@@ -140,15 +168,18 @@ impl World {
         let everybody = self.one_in(6) || self.canary == Canary::SendBeforePersist;
         let Some(one) = self.somebody() else { return };
         let ids: Vec<u64> = if everybody { self.up().collect() } else { vec![one] };
-        for id in ids {
-            self.report.crashes += 1;
-            let (seed, is_power_cut) = (self.random.bits(), self.random.below(3) > 0);
-            let down_us = self.random.below(3_000_000);
-            let member = self.members.get_mut(&id).expect("it is up");
-            self.report.checkpoints += member.core.as_ref().map_or(0, |core| core.pages().root().generation());
-            member.crash(seed, is_power_cut);
-            self.nemesis.down.insert(id, self.now_us + 1 + down_us);
-        }
+        ids.into_iter().for_each(|id| self.crash(id));
+    }
+
+    /// A member ends without a word, for some time.
+    pub(super) fn crash(&mut self, id: u64) {
+        self.report.crashes += 1;
+        let (seed, is_power_cut) = (self.random.bits(), self.random.below(3) > 0);
+        let down_us = self.random.below(3_000_000);
+        let member = self.members.get_mut(&id).expect("it is up");
+        self.report.checkpoints += member.core.as_ref().map_or(0, |core| core.pages().root().generation());
+        member.crash(seed, is_power_cut);
+        self.nemesis.down.insert(id, self.now_us + 1 + down_us);
     }
 
     fn pause_somebody(&mut self) {
@@ -195,6 +226,34 @@ impl World {
         let delay = delays[self.random.below(4) as usize].clone();
         let member = self.members.get_mut(&id).expect("it is up");
         member.disk.set_delay_us(delay);
+    }
+
+    /// One of the next operations of a member's disk fails: of the log's, the page file's, or whichever comes.
+    fn break_a_disk(&mut self) {
+        let Some(id) = self.somebody() else { return };
+        let fault = Fault {
+            operation: OPERATIONS[self.random.below(OPERATIONS.len() as u64) as usize],
+            path: ["wal", "db", ""][self.random.below(3) as usize].to_string(),
+            skip: self.random.below(5),
+            times: 1,
+            errno: libc::EIO,
+        };
+        let member = self.members.get_mut(&id).expect("it is up");
+        member.disk.add_fault(fault);
+        member.is_disk_failing = true;
+    }
+
+    /// A member's disk has little room, or none, for some time.
+    fn fill_a_disk(&mut self) {
+        let Some(id) = self.somebody() else { return };
+        self.report.full_disks += 1;
+        let room = [0, 64 << 10, 2 << 20][self.random.below(3) as usize];
+        let room = self.random.below(room + 1);
+        let until_us = self.now_us + 500_000 + self.random.below(8_000_000);
+        let member = self.members.get_mut(&id).expect("it is up");
+        let allocated = member.disk.volume().allocated();
+        member.disk.set_capacity(Some(allocated + room));
+        self.nemesis.full.insert(id, until_us);
     }
 
     fn disturb_a_clock(&mut self) {

@@ -109,13 +109,25 @@ impl Network {
     }
 
     fn put(&mut self, message: Message, now_us: u64) {
-        let Range { start, end } = self.weather.delay_us;
-        let mut delay = start + self.random.below(end - start);
-        if self.one_in_thousand(self.weather.late) {
-            delay *= 1 + self.random.below(100);
-        }
+        let delay = self.delay_us();
         let order = self.random.bits();
         self.on_the_way.insert((now_us + delay, order), message);
+    }
+
+    /// How long something takes that is sent now, in microseconds.
+    pub fn delay_us(&mut self) -> u64 {
+        let Range { start, end } = self.weather.delay_us;
+        let delay = start + self.random.below(end - start);
+        if self.one_in_thousand(self.weather.late) {
+            delay * (1 + self.random.below(100))
+        } else {
+            delay
+        }
+    }
+
+    /// Whether a connection breaks now over which much is sent.
+    pub fn breaks(&mut self) -> bool {
+        self.one_in_thousand(self.weather.lost)
     }
 
     /// When the next message arrives.

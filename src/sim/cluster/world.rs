@@ -4,17 +4,21 @@ use super::clients::Client;
 use super::leases::{Clocks, LeaseTimes};
 use super::ledger::{LeaseEvent, Ledger, request_id};
 use super::linear::Operation;
-use super::member::{Member, Plan};
+use super::member::{Interruption, Member, Plan};
 use super::nemesis::Nemesis;
 use super::network::Network;
+use super::snapshots::Transfer;
 use super::{Canary, Failure, Report};
 use crate::io::medium::Random;
 use crate::proto::etcdserverpb::InternalRaftRequest;
-use crate::raft::messages::FromPeers;
+use crate::raft::core::Fatal;
+use crate::raft::messages::{FromPeers, MemberChange};
 use crate::sim::load::Profile;
 use crate::sim::model::Op;
+use crate::sim::observe::check_behind;
 use crate::sim::report;
 use prost::Message as _;
+use raft::eraftpb::Entry;
 use std::collections::BTreeMap;
 
 /// Clients of a run.
@@ -30,6 +34,8 @@ pub struct World {
     pub(super) now_us: u64,
     pub(super) members: BTreeMap<u64, Member>,
     pub(super) network: Network,
+    /// Snapshots on their way.
+    pub(super) transfers: Vec<Transfer>,
     pub(super) nemesis: Nemesis,
     pub(super) clients: Vec<Client>,
     /// Clients pause for less than this between two requests.
@@ -43,6 +49,8 @@ pub struct World {
     pub(super) leases: LeaseTimes,
     /// What the clocks showed when a lease was asked for, by the request.
     pub(super) grants_asked: BTreeMap<u64, Clocks>,
+    /// What the operator has asked for, by token.
+    pub(super) admin_asked: BTreeMap<u64, MemberChange>,
     /// Who led in which term.
     leaders: BTreeMap<u64, u64>,
     pub(super) report: Report,
@@ -80,7 +88,8 @@ impl World {
         };
         let plan = Plan {
             profile,
-            catchup_entries: 1_000_000,
+            catchup_entries: [5, 5, 50, 1_000_000][random.below(4) as usize],
+            checkpoint_at: [2 << 10, 16 << 10, 256 << 10, 32 << 20][random.below(4) as usize],
             strict_reconfiguration: random.coin(),
             pre_vote: random.below(5) > 0,
             watch_canary,
@@ -95,6 +104,7 @@ impl World {
         World {
             canary,
             network: Network::new(random.bits()),
+            transfers: Vec::new(),
             nemesis: Nemesis::draw(&mut random, canary),
             clients: (0..CLIENTS).map(|at| Client::new(1 + at % count)).collect(),
             pause_us: pauses_us[random.below(3) as usize],
@@ -110,6 +120,7 @@ impl World {
             leases: LeaseTimes::default(),
             grants_asked: BTreeMap::new(),
             leaders: BTreeMap::new(),
+            admin_asked: BTreeMap::new(),
             report: Report {
                 founders: count,
                 ..Report::default()
@@ -159,11 +170,26 @@ impl World {
         shows.collect()
     }
 
+    /// Starts a member, now and then after starts that come to nothing.
     pub(super) fn start(&mut self, id: u64) -> Result<(), String> {
+        while self.canary == Canary::None && self.one_in(5) {
+            let interruption = self.draw_interruption();
+            self.report.interrupted_starts += 1;
+            let member = self.members.get_mut(&id).expect("there is such a member");
+            member.start_in_vain(self.now_us, &interruption);
+        }
         let timeouts = self.random.bits();
         self.report.starts += 1;
         let member = self.members.get_mut(&id).expect("there is such a member");
-        member.start(self.now_us, timeouts)?;
+        match member.start(self.now_us, timeouts) {
+            Ok(()) => {}
+            Err(error) if error.to_string().contains("os error 28") => {
+                // There is no room: it says so, and is started again.
+                self.crash(id);
+                return Ok(());
+            }
+            Err(error) => return Err(format!("member {id} does not start: {error}")),
+        }
         let early = self.canary == Canary::SendBeforePersist;
         member.disk.set_syncs_lie(self.canary == Canary::SyncsLie);
         let core = member.core.as_mut().expect("it has started");
@@ -172,7 +198,29 @@ impl World {
             // What left early is on its way to the disk for long.
             member.disk.set_delay_us(100_000..600_000);
         }
-        self.observe(id)
+        self.observe(id)?;
+        let member = &self.members[&id];
+        let core = member.core.as_ref().expect("it has started");
+        check_behind(core, &member.disk, self.ledger.model()).map_err(|reason| format!("member {id} starts: {reason}"))
+    }
+
+    fn draw_interruption(&mut self) -> Interruption {
+        let operations = [
+            "write",
+            "sync",
+            "sync directory",
+            "rename",
+            "open",
+            "remove",
+            "close",
+            "truncate",
+        ];
+        Interruption {
+            operation: operations[self.random.below(operations.len() as u64) as usize],
+            skip: self.random.below(10),
+            seed: self.random.bits(),
+            is_power_cut: self.random.coin(),
+        }
     }
 
     /// Goes on to the next thing that happens, and lets it happen.
@@ -183,12 +231,14 @@ impl World {
         let times = wakes
             .chain(clients)
             .chain(self.network.next_due())
+            .chain(self.transfers.iter().map(Transfer::next_us))
             .chain([self.nemesis.next_us()]);
         let next = times.min().expect("the nemesis never sleeps");
         self.now_us = self.now_us.max(next);
         for message in self.network.arrive(self.now_us) {
             self.deliver(message);
         }
+        self.carry_snapshots()?;
         self.clients_act()?;
         let due: Vec<u64> = self
             .members
@@ -220,16 +270,18 @@ impl World {
     /// One turn of a member, and what it has to be.
     fn turn(&mut self, id: u64) -> Result<(), String> {
         let member = self.members.get_mut(&id).expect("it has a turn");
-        let turn = member.turn(self.now_us)?;
+        let turn = member.turn(self.now_us);
         self.observe(id)?;
+        if let Some(end) = turn.end {
+            return self.has_ended(id, end);
+        }
         for reply in turn.replies {
             self.answered(id, reply)?;
         }
-        if turn.is_removed {
-            let member = self.members.get_mut(&id).expect("it had a turn");
-            member.core = None;
-            member.is_gone = true;
-            return Ok(());
+        let life = self.members[&id].lives;
+        for (message, root) in turn.snapshots {
+            self.report.snapshots += 1;
+            self.transfers.push(Transfer::new(message, root, life, self.now_us));
         }
         for message in turn.messages {
             let to = message.to;
@@ -240,6 +292,29 @@ impl World {
         }
         self.expire_unasked(id);
         self.serve(id)
+    }
+
+    /// A member has ended by itself.
+    fn has_ended(&mut self, id: u64, end: Fatal) -> Result<(), String> {
+        let member = self.members.get_mut(&id).expect("it had a turn");
+        match end {
+            Fatal::Removed => {
+                member.core = None;
+                member.is_gone = true;
+                Ok(())
+            }
+            Fatal::Installed => {
+                self.report.installed += 1;
+                member.end_in_order();
+                self.start(id)
+            }
+            _ if member.is_disk_failing => {
+                self.report.disk_errors += 1;
+                self.crash(id);
+                Ok(())
+            }
+            error => Err(format!("member {id} gave up: {error}")),
+        }
     }
 
     /// What a serve core does beside answers: watches and reads.
@@ -254,6 +329,33 @@ impl World {
         served
             .and_then(|()| member.reads.turn(core))
             .map_err(|reason| format!("member {id}: {reason}"))
+    }
+
+    /// The next entry that a member was not seen to apply, up to `applied`. The inner `None` is one that a checkpoint
+    /// holds, that is in its memory no more, and that others were seen to apply.
+    fn next_applied(&mut self, id: u64, applied: u64) -> Result<Option<Option<Entry>>, String> {
+        let member = self.members.get_mut(&id).expect("there is such a member");
+        if member.applied >= applied {
+            return Ok(None);
+        }
+        member.applied += 1;
+        let index = member.applied;
+        let core = member.core.as_mut().expect("it is up");
+        if let Some(entry) = core.node().entry(index) {
+            return Ok(Some(Some(entry.clone())));
+        }
+        if index <= self.ledger.applied() {
+            return Ok(Some(None));
+        }
+        let others = self.members.values_mut().filter_map(|member| member.core.as_mut());
+        let mut knowing = others.filter_map(|core| {
+            let is_committed = core.node().commit_index() >= index;
+            core.node().entry(index).filter(|_| is_committed).cloned()
+        });
+        match knowing.next() {
+            Some(entry) => Ok(Some(Some(entry))),
+            None => Err(format!("member {id} has applied entry {index}, which nobody has")),
+        }
     }
 
     /// Looks at what a member has applied and proposed, and whether it leads.
@@ -282,16 +384,15 @@ impl World {
         }
         let applied = core.state().applied_index();
         let (mut digest, mut ended) = (Vec::new(), Vec::new());
-        while member.applied < applied {
-            member.applied += 1;
-            // What a checkpoint holds may be in memory no more.
-            let Some(entry) = core.node().entry(member.applied) else {
-                continue;
+        loop {
+            let Some(entry) = self.next_applied(id, applied)? else {
+                break;
             };
+            let Some(entry) = entry else { continue };
             digest.push(entry.index ^ entry.term << 32);
             let event = self
                 .ledger
-                .applies(entry)
+                .applies(&entry)
                 .map_err(|reason| format!("member {id}: {reason}"))?;
             match event {
                 Some(LeaseEvent::Granted { id: lease, request }) => {
@@ -323,7 +424,7 @@ impl World {
 }
 
 /// The request by which a member revokes a lease of its own accord.
-fn own_revocation(entry: &raft::eraftpb::Entry) -> Option<u64> {
+fn own_revocation(entry: &Entry) -> Option<u64> {
     if entry.entry_type != 0 || entry.data.is_empty() {
         return None;
     }

@@ -6,7 +6,7 @@ use crate::io::disk::OpenMode;
 use crate::pages::{PageCache, ReadFailure, Root};
 use crate::raft::core::Fatal;
 use crate::raft::directory::{INSTALLING_FILE, RECEIVED_FILE, SNAPSHOT_FILE};
-use crate::raft::install::{Received, Taken};
+use crate::raft::install::{Placed, Received, Taken};
 use crate::raft::storage::Position;
 use crate::state::backend::{Export, ExportError, Exported, Import, ImportProgress};
 use std::path::{Path, PathBuf};
@@ -119,7 +119,7 @@ fn a_member_that_lags_too_far_gets_the_whole_state() {
     follower.disk.call(renamed).unwrap();
     follower
         .core
-        .handle_peer(FromPeers::SnapshotInPlace(Ok(())), follower.now);
+        .handle_peer(FromPeers::SnapshotInPlace(Placed::Yes), follower.now);
     follower.now += Duration::from_secs(1);
     let end = follower.core.turn(&mut follower.disk, follower.now);
     assert!(matches!(end, Err(Fatal::Installed)), "{end:?}");
@@ -228,4 +228,90 @@ fn a_snapshot_of_what_is_known_is_thrown_away() {
     cluster.put(leader, "b");
     cluster.tick();
     cluster.assert_equal();
+}
+
+/// Nothing new may come for long, and with it no checkpoint.
+#[test]
+fn a_leader_that_was_just_started_sends_what_its_page_file_holds() {
+    let (mut cluster, _) = lagging();
+    for id in 1..=3 {
+        cluster.stop(id);
+    }
+    (1..=3).for_each(|id| cluster.start(id));
+    let leader = cluster.elect();
+    let (message, _) = snapshot_of(&mut cluster);
+    assert_eq!((message.to, message.from), (3, leader));
+}
+
+/// A disk that tells what was done to it.
+struct Told {
+    disk: MemoryDisk,
+    done: Vec<(&'static str, Option<PathBuf>)>,
+}
+
+impl Disk for Told {
+    fn submit(&mut self, token: u64, operation: Operation) {
+        let path = operation.path().map(Path::to_path_buf);
+        self.done.push((operation.name(), path));
+        self.disk.submit(token, operation);
+    }
+
+    fn poll(&mut self, completions: &mut Vec<crate::io::disk::Completion>) {
+        self.disk.poll(completions);
+    }
+
+    fn wait(&mut self, completions: &mut Vec<crate::io::disk::Completion>) {
+        self.disk.wait(completions);
+    }
+}
+
+/// The life that gave it may have died before the name was durable. A power cut that takes it, once the log begins
+/// anew, leaves the old page file with a log that does not continue it.
+#[test]
+fn rule_9_the_name_is_durable_before_the_log_begins_anew() {
+    let (mut cluster, leader) = lagging();
+    let (_, root) = snapshot_of(&mut cluster);
+    let bytes = export(cluster.up.get_mut(&leader).unwrap(), root);
+    cluster.stop(3);
+    let mut disk = cluster.down.remove(&3).unwrap();
+    import(&mut disk, &bytes);
+    let (from, to) = (snap(RECEIVED_FILE), snap(INSTALLING_FILE));
+    disk.call(Operation::Rename { from, to }).unwrap();
+    let mut told = Told { disk, done: Vec::new() };
+    crate::raft::install::finish(&mut told, &boot_of(3, &[1, 2, 3])).unwrap();
+    let first = |name: &str| told.done.iter().position(|(operation, _)| *operation == name);
+    let synced = told.done.iter().position(|(operation, path)| {
+        *operation == "sync directory" && path.as_deref() == Some(Path::new("/data/member/snap"))
+    });
+    assert!(first("write").is_some());
+    assert!(synced < first("write"), "{:?}", told.done);
+}
+
+#[test]
+fn a_snapshot_that_gets_no_name_leaves_the_old_state_and_one_of_which_nobody_knows_ends_the_member() {
+    let (mut cluster, leader) = lagging();
+    let (message, root) = snapshot_of(&mut cluster);
+    let bytes = export(cluster.up.get_mut(&leader).unwrap(), root);
+    let follower = cluster.up.get_mut(&3).unwrap();
+    let position = import(&mut follower.disk, &bytes);
+    let installs = |order: &ToPeers| matches!(order, ToPeers::SnapshotTaken(Ok(Taken::Installs)));
+    for _ in 0..2 {
+        let received = Received {
+            message: Box::new(message.clone()),
+            position,
+        };
+        follower.core.handle_peer(FromPeers::Snapshot(received), follower.now);
+        let taken: Vec<_> = follower.core.take_to_peers().collect();
+        assert!(taken.iter().any(installs), "{taken:?}");
+        let no = Placed::No("the disk is full".to_string());
+        follower.core.handle_peer(FromPeers::SnapshotInPlace(no), follower.now);
+        follower.core.turn(&mut follower.disk, follower.now).unwrap();
+        follower.now += TICK;
+    }
+    let unknown = Placed::Unknown("the sync failed".to_string());
+    follower
+        .core
+        .handle_peer(FromPeers::SnapshotInPlace(unknown), follower.now);
+    let end = follower.core.turn(&mut follower.disk, follower.now);
+    assert!(matches!(end, Err(Fatal::HalfInstalled(_))), "{end:?}");
 }
