@@ -58,8 +58,8 @@ enum Asked {
     No,
     /// It was, and its answer is waited for.
     Yes,
-    /// It was, and its answer is of no use any more. Until it comes no other snapshot is received: the answer would pass
-    /// for the one to that.
+    /// It was, and its answer is of no use any more. Until it comes no other snapshot is received: the answer would
+    /// pass for the one to that.
     InVain,
 }
 

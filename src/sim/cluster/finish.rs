@@ -54,7 +54,8 @@ impl World {
             let (term, commit) = (core.node().term(), core.node().commit_index());
             let progress = core.node().describe_progress();
             lines.push(format!(
-                "{}: term {term}, leads {leads}, leader {leader}, log {applied}/{commit}/{last}, open {pending}, {progress}",
+                "{}: term {term}, leads {leads}, leader {leader}, log {applied}/{commit}/{last}, open {pending}, \
+                 {progress}",
                 member.id
             ));
         }
