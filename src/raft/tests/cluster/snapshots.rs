@@ -234,6 +234,7 @@ fn a_snapshot_of_what_is_known_is_thrown_away() {
 #[test]
 fn a_leader_that_was_just_started_sends_what_its_page_file_holds() {
     let (mut cluster, _) = lagging();
+    cluster.settle();
     for id in 1..=3 {
         cluster.stop(id);
     }
