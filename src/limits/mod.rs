@@ -31,6 +31,8 @@ pub const RAFT_COMMITTED_BYTES_PER_READY_MAX: u64 = 16 << 20;
 pub const RAFT_CATCHUP_BYTES_MAX: usize = 64 << 20;
 /// Bytes of entries that a follower holds and has not applied, above which it takes no more.
 pub const RAFT_UNAPPLIED_BYTES_MAX: usize = 128 << 20;
+/// A write to the log that takes longer is said to be slow, as etcd has it.
+pub const LOG_WRITE_SLOW: std::time::Duration = std::time::Duration::from_secs(1);
 /// A read index that was not confirmed for this many ticks is asked for anew.
 pub const RAFT_READ_RETRY_TICKS: u32 = 5;
 /// Time between two lines about messages of peers that were refused.

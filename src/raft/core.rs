@@ -384,6 +384,7 @@ impl LogCore {
         if self.next_tick <= now {
             self.expire_reads(now);
             self.give_up_forwarded(now);
+            self.leave_if_stalled(now);
         }
         while self.next_tick <= now {
             self.replica.node().tick();

@@ -436,7 +436,6 @@ impl LogCore {
     /// Prepares a member that leads for its end, by steps: the one that has most of the log is asked to take over. True
     /// when another leads, nobody can, or it takes longer than an election would.
     pub fn leave(&mut self, now: Duration) -> bool {
-        let own = self.member_id;
         let node = self.replica.node();
         if !node.is_leader() || node.is_sole_voter() {
             return true;
@@ -445,17 +444,44 @@ impl LogCore {
             return now >= until;
         }
         self.changes.leaving_until = Some(now + self.options.election_timeout);
-        let voters = node.conf_state().voters.clone();
-        let others = voters.into_iter().filter(|id| *id != own);
-        let progress = |id: u64| node.progress(id).filter(|(_, is_active)| *is_active);
-        let candidates = others.filter_map(|id| Some((progress(id)?.0, id)));
-        match candidates.max() {
+        match self.followers().max() {
             Some((_, to)) => {
                 tracing::info!(to = format_args!("{to:x}"), "hands leadership over before it stops");
-                node.transfer_leader(to);
+                self.replica.node().transfer_leader(to);
                 false
             }
             None => true,
+        }
+    }
+
+    /// Of a leader: the other voters that were heard of lately, each behind the last entry that it is known to have.
+    fn followers(&mut self) -> impl Iterator<Item = (u64, u64)> {
+        let own = self.member_id;
+        let node = self.replica.node();
+        let voters = node.conf_state().voters.iter().filter(move |id| **id != own);
+        voters.filter_map(|id| {
+            let (matched, is_active) = node.progress(*id)?;
+            is_active.then_some((matched, *id))
+        })
+    }
+
+    /// A leader whose log takes nothing while those of a majority get on without it hands leadership over: heartbeats
+    /// do not wait for the disk, so nobody else would notice, and it can answer nobody.
+    pub(super) fn leave_if_stalled(&mut self, now: Duration) {
+        let waited = self.replica.writing_for(now);
+        let node = self.replica.node();
+        if waited < self.options.election_timeout || !node.is_leader() || node.transferee().is_some() {
+            return;
+        }
+        let (persisted, voters) = (node.persisted_index(), node.conf_state().voters.len());
+        let ahead: Vec<(u64, u64)> = self.followers().filter(|(matched, _)| *matched > persisted).collect();
+        if let Some((_, to)) = ahead.iter().max().filter(|_| ahead.len() >= quorum(voters)) {
+            tracing::warn!(
+                to = format_args!("{to:x}"),
+                ?waited,
+                "hands leadership over, for its log stands still"
+            );
+            self.replica.node().transfer_leader(*to);
         }
     }
 

@@ -397,6 +397,11 @@ impl Node {
         self.raw.raft.raft_log.last_index()
     }
 
+    /// The last entry that is durable here.
+    pub fn persisted_index(&self) -> u64 {
+        self.raw.raft.raft_log.persisted
+    }
+
     /// Term of an entry still held, or of the last released one.
     pub fn term_at(&self, index: u64) -> Option<u64> {
         self.raw.raft.raft_log.term(index).ok()

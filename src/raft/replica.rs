@@ -10,6 +10,7 @@ use super::counters::Counters;
 use super::node::{Node, Options};
 use super::storage::{LogStorage, Position};
 use crate::io::disk::{Disk, DiskError, Outcome};
+use crate::limits::LOG_WRITE_SLOW;
 use crate::metrics::Histogram;
 use crate::wal;
 use bytes::Bytes;
@@ -109,6 +110,8 @@ pub struct Replica {
     lazy_state: Option<HardState>,
     /// When the write to the log that is in flight was handed over.
     writing_since: Option<Duration>,
+    /// Whether it was said that it is slow.
+    is_slow: bool,
     syncs: Histogram,
 }
 
@@ -170,6 +173,7 @@ impl Replica {
                 waiting: VecDeque::new(),
                 lazy_state: None,
                 writing_since: None,
+                is_slow: false,
                 syncs: Counters::default().log_syncs,
             },
             repair,
@@ -219,14 +223,27 @@ impl Replica {
 
     /// Watches writes to the log go by.
     fn time_writes(&mut self, now: Duration) {
-        match (self.wal.is_writing(), self.writing_since) {
-            (true, None) => self.writing_since = Some(now),
-            (false, Some(since)) => {
-                self.syncs.observe_time(now.saturating_sub(since));
-                self.writing_since = None;
-            }
-            _ => {}
+        let waited = self.writing_for(now);
+        let (is_writing, is_slow) = (self.wal.is_writing(), waited >= LOG_WRITE_SLOW);
+        if is_slow && !self.is_slow {
+            let directory = self.wal.directory().display();
+            tracing::warn!(%directory, ?waited, "a write to the log takes long; the disk may be overloaded or stalled");
         }
+        self.is_slow = is_writing && is_slow;
+        if is_writing {
+            self.writing_since.get_or_insert(now);
+        } else if self.writing_since.take().is_some() {
+            self.syncs.observe_time(waited);
+            if is_slow {
+                tracing::warn!(took = ?waited, "a write to the log was slow");
+            }
+        }
+    }
+
+    /// For how long the write to the log that is in flight has been there.
+    pub fn writing_for(&self, now: Duration) -> Duration {
+        self.writing_since
+            .map_or(Duration::ZERO, |since| now.saturating_sub(since))
     }
 
     /// How long writes to the log took, from the turn that handed one over to the turn that saw it durable.

@@ -282,6 +282,11 @@ impl Writer {
         usize::from(log) + usize::from(self.ahead.in_flight()) + usize::from(self.housekeeping.in_flight())
     }
 
+    /// The directory of its segments.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     /// Whether a batch is on its way to the disk.
     pub fn is_writing(&self) -> bool {
         matches!(self.flight, Flight::Batch { .. })

@@ -95,6 +95,8 @@ struct Bench<D = MemoryDisk> {
     disk: D,
     now: Duration,
     next_token: u64,
+    /// Nothing that the disk is asked for ends.
+    is_stalled: bool,
 }
 
 impl Bench {
@@ -111,6 +113,7 @@ impl<D: Disk> Bench<D> {
             disk,
             now: Duration::ZERO,
             next_token: 0,
+            is_stalled: false,
         }
     }
 
@@ -125,7 +128,9 @@ impl<D: Disk> Bench<D> {
         loop {
             let busy = self.core.turn(&mut self.disk, self.now).unwrap();
             replies.extend(self.core.take_replies().map(|(_, reply)| reply));
-            self.disk.poll(&mut completions);
+            if !self.is_stalled {
+                self.disk.poll(&mut completions);
+            }
             if completions.is_empty() && !busy {
                 return replies;
             }

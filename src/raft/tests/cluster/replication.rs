@@ -114,3 +114,50 @@ fn proposals_without_a_leader_are_given_up_in_time() {
     }
     assert_eq!(cluster.up[&leader].core.pending(), 0);
 }
+
+/// Heartbeats go on while a leader's disk stalls, so it has to notice by itself that it is of no use.
+#[test]
+fn a_leader_whose_log_stands_still_hands_leadership_over() {
+    let mut cluster = Cluster::new(&[1, 2, 3]);
+    let leader = cluster.elect();
+    assert_eq!(cluster.put(leader, "a"), 2);
+    let stall = |cluster: &mut Cluster, id: u64, stalled| cluster.up.get_mut(&id).unwrap().is_stalled = stalled;
+    stall(&mut cluster, leader, true);
+    for _ in 0..30 {
+        cluster.tick();
+    }
+    assert_eq!(cluster.leaders(), [leader], "without writes nothing is missing");
+    let waits = cluster.begin_put(leader, "b");
+    cluster.wait(
+        "another leads",
+        |cluster| matches!(cluster.leaders()[..], [other] if other != leader),
+    );
+    assert!(cluster.take_reply(waits).is_none());
+    let second = cluster.elect();
+    assert_eq!(cluster.put(second, "c"), 4, "the others do without its disk");
+    stall(&mut cluster, leader, false);
+    cluster.tick();
+    assert!(
+        matches!(cluster.take_reply(waits), Some(Reply::Applied { .. })),
+        "what was written is told"
+    );
+    cluster.tick();
+    cluster.assert_equal();
+}
+
+#[test]
+fn a_leader_leads_on_when_all_disks_stall() {
+    let mut cluster = Cluster::new(&[1, 2, 3]);
+    let leader = cluster.elect();
+    assert_eq!(cluster.put(leader, "a"), 2);
+    cluster.up.values_mut().for_each(|bench| bench.is_stalled = true);
+    let waits = cluster.begin_put(leader, "b");
+    for _ in 0..50 {
+        cluster.tick();
+    }
+    assert_eq!(cluster.leaders(), [leader]);
+    cluster.up.values_mut().for_each(|bench| bench.is_stalled = false);
+    cluster.tick();
+    assert!(matches!(cluster.take_reply(waits), Some(Reply::Applied { .. })));
+    assert_eq!(cluster.put(leader, "c"), 4);
+}
