@@ -227,7 +227,7 @@ impl Api {
     }
 
     /// Passes a keep-alive on to the leader.
-    pub(super) fn forward_keep_alive(&mut self, net: &mut Net, caller: Caller, id: i64) {
+    pub(super) fn forward_keep_alive(&mut self, net: &mut Net, caller: Caller, id: i64, number: u64) {
         match self.forward() {
             Err(status) => self.fail(net, caller, &status),
             Ok(forward) => serve::spawn(async move {
@@ -235,7 +235,7 @@ impl Api {
                 forward.connections.with(|api, net| {
                     api.forwards -= 1;
                     match renewed {
-                        Ok(ttl_s) => api.renewed(net, caller, id, Some(ttl_s)),
+                        Ok(ttl_s) => api.renewed(net, caller, number, ttl_s),
                         Err(status) => api.fail(net, caller, &status),
                     }
                 });

@@ -52,11 +52,10 @@ impl Api {
 
     pub(super) fn lease_keep_alive(&mut self, net: &mut Net, caller: Caller, message: Bytes) -> Result<(), Status> {
         let request: LeaseKeepAliveRequest = decode(message).map_err(|error| error::stream_status(&error))?;
-        if let Some(state) = self.state(caller) {
-            state.pending += 1;
-        }
         let id = request.id;
-        self.ask(net, Waiting::KeepAlive { caller, id }, |token| Request::Renew {
+        let Some(state) = self.state(caller) else { return Ok(()) };
+        let number = state.keep_alives.push(id);
+        self.ask(net, Waiting::KeepAlive { caller, id, number }, |token| Request::Renew {
             token,
             id,
         });
@@ -69,7 +68,7 @@ impl Api {
     pub(super) fn keep_alive_flow(&mut self, net: &mut Net, caller: Caller) {
         let has_room = net.capacity(caller.call) > 0;
         let Some(state) = self.state(caller) else { return };
-        let is_paused = state.pending >= API_KEEP_ALIVES || !has_room;
+        let is_paused = state.keep_alives.count() >= API_KEEP_ALIVES || !has_room;
         if std::mem::replace(&mut state.paused, is_paused) != is_paused {
             net.set_paused(caller.call, is_paused);
         }
@@ -82,27 +81,28 @@ impl Api {
     pub(super) fn keep_alive_half_closed(&mut self, net: &mut Net, caller: Caller) {
         let Some(state) = self.state(caller) else { return };
         state.half_closed = true;
-        if state.pending == 0 {
+        if state.keep_alives.count() == 0 {
             self.fail(net, caller, &Status::OK);
         }
     }
 
-    pub(super) fn renewed(&mut self, net: &mut Net, caller: Caller, id: i64, ttl_s: Option<i64>) {
-        let Some(ttl) = ttl_s else {
-            // This member does not lead, or can't be sure.
-            return self.forward_keep_alive(net, caller, id);
-        };
-        let response = LeaseKeepAliveResponse {
-            header: Some(self.header_now()),
-            id,
-            ttl,
-        };
-        let length = response.encoded_len();
-        let _ = net.send_message_with(caller.call, length, |out| response.encode_raw(out));
-        self.count_streamed(Method::LeaseKeepAlive, length);
+    /// What is left of the lease of a numbered keep-alive is known: it is answered, and those behind it that waited.
+    pub(super) fn renewed(&mut self, net: &mut Net, caller: Caller, number: u64, ttl_s: i64) {
+        if let Some(state) = self.state(caller) {
+            state.keep_alives.know(number, ttl_s);
+        }
+        while let Some((id, ttl)) = self.state(caller).and_then(|state| state.keep_alives.pop()) {
+            let response = LeaseKeepAliveResponse {
+                header: Some(self.header_now()),
+                id,
+                ttl,
+            };
+            let length = response.encoded_len();
+            let _ = net.send_message_with(caller.call, length, |out| response.encode_raw(out));
+            self.count_streamed(Method::LeaseKeepAlive, length);
+        }
         let Some(state) = self.state(caller) else { return };
-        state.pending -= 1;
-        if state.half_closed && state.pending == 0 {
+        if state.half_closed && state.keep_alives.count() == 0 {
             return self.fail(net, caller, &Status::OK);
         }
         if state.paused {

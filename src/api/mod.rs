@@ -16,6 +16,7 @@ mod hash;
 mod hashes;
 mod health;
 pub mod http;
+mod keep_alive;
 mod kv;
 mod lease;
 mod maintenance;

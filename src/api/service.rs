@@ -8,6 +8,7 @@ use super::asking::Asking;
 use super::counting::Ended;
 use super::error;
 use super::http::Offer;
+use super::keep_alive::KeepAlives;
 use super::memory::ReadMemory;
 use super::method::Method;
 use super::records::PageReads;
@@ -86,7 +87,7 @@ pub(super) struct CallState {
     /// Whether a message came: a unary call must have one, and no second.
     pub answered: bool,
     /// Keep-alives that were not answered yet.
-    pub pending: usize,
+    pub keep_alives: KeepAlives,
     /// Whether more keep-alives of it are held back.
     pub paused: bool,
     /// Whether the caller has no more to ask.
@@ -225,7 +226,11 @@ impl Api {
             ) => {
                 self.applied(net, caller, payload, outcome, &view, hold);
             }
-            (Reply::Renewed { ttl_s, .. }, Waiting::KeepAlive { caller, id }) => self.renewed(net, caller, id, ttl_s),
+            (Reply::Renewed { ttl_s, .. }, Waiting::KeepAlive { caller, id, number }) => match ttl_s {
+                Some(ttl_s) => self.renewed(net, caller, number, ttl_s),
+                // This member does not lead, or can't be sure.
+                None => self.forward_keep_alive(net, caller, id, number),
+            },
             (Reply::TimeToLive { lease, .. }, Waiting::TimeToLive { caller, id, keys }) => match lease {
                 Ok(lease) => self.time_to_live_known(net, caller, id, lease),
                 Err(_) => self.forward_time_to_live(net, caller, id, keys),
@@ -397,7 +402,7 @@ impl Service for Api {
                     call,
                     method,
                     answered: false,
-                    pending: 0,
+                    keep_alives: KeepAlives::default(),
                     paused: false,
                     half_closed: false,
                     received_at: net.now(),

@@ -138,8 +138,32 @@ impl Node {
         if would_campaign && self.has_unpersisted_entries() {
             return;
         }
+        let successor = self.successor();
         self.raw.tick();
+        if let Some(id) = successor.filter(|_| !self.is_leader()) {
+            self.hand_over_to(id);
+        }
         self.draw_election_timeout();
+    }
+
+    /// Of a leader: the other voter that is known to have most of the log.
+    fn successor(&self) -> Option<u64> {
+        let voters = self.conf_state().voters.iter().filter(|id| **id != self.id());
+        let known = voters.filter_map(|id| Some((self.progress(*id)?.0, *id)));
+        known.max().map(|(_, id)| id)
+    }
+
+    /// A leader that has not heard of a majority for too long has stepped down. If the others hear it all the same, they
+    /// have been waiting for nothing, and would wait for an election time-out more: one is told to campaign.
+    fn hand_over_to(&mut self, id: u64) {
+        let mut message = Message {
+            from: self.id(),
+            to: id,
+            term: self.term(),
+            ..Default::default()
+        };
+        message.set_msg_type(MessageType::MsgTimeoutNow);
+        self.outgoing.push(message);
     }
 
     /// Advances a follower's clock, so that a start needs no whole time-out before its first election. Does nothing on
@@ -270,6 +294,9 @@ impl Node {
         let term_is_persisted = !changes_term && !self.unpersisted.iter().any(|batch| batch.changes_term);
         let mut messages = ready.take_messages();
         messages.extend(ready.take_persisted_messages());
+        messages
+            .iter_mut()
+            .for_each(|message| self.begin_at_first_entry(message));
         let is_leader = self.is_leader();
         let (mut free, bound): (Vec<_>, Vec<_>) = messages
             .into_iter()
@@ -287,6 +314,23 @@ impl Node {
             hard_state,
             must_sync,
         })
+    }
+
+    /// Lets an append begin where its entries do. raft-rs joins what it has for a follower in one message, and with an
+    /// append without entries it does so wherever that one ends: after a follower was found to lack more than thought,
+    /// entries would follow on one that they do not follow. etcd's raft ends over such a message.
+    fn begin_at_first_entry(&self, message: &mut Message) {
+        let Some(first) = message.entries.first().map(|entry| entry.index) else {
+            return;
+        };
+        if message.get_msg_type() != MessageType::MsgAppend || message.index + 1 == first {
+            return;
+        }
+        match self.term_at(first - 1) {
+            Some(term) => (message.index, message.log_term) = (first - 1, term),
+            // What precedes them was released meanwhile: the follower's next answer says what it lacks.
+            None => message.entries = Default::default(),
+        }
     }
 
     /// The oldest batch that was not yet reported is durable (or did not need to be).
@@ -477,72 +521,5 @@ fn leaves_at_once(message: &Message, term_is_persisted: bool, is_leader: bool) -
             is_leader
         }
         _ => term_is_persisted,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn single(applied: u64) -> Node {
-        let conf_state = ConfState {
-            voters: vec![7],
-            ..Default::default()
-        };
-        let storage = LogStorage::new(Position::default(), [], HardState::default(), conf_state);
-        let options = Options {
-            id: 7,
-            election_ticks: 10,
-            heartbeat_ticks: 1,
-            applied,
-            pre_vote: true,
-        };
-        Node::new(options, storage).unwrap()
-    }
-
-    fn drain(node: &mut Node) -> Vec<u64> {
-        let mut batches = Vec::new();
-        while let Some(batch) = node.next_batch() {
-            batches.extend(batch.entries.iter().map(|entry| entry.index));
-            node.persisted();
-        }
-        batches
-    }
-
-    #[test]
-    fn a_sole_voter_leads_and_commits_only_what_is_persisted() {
-        let mut node = single(0);
-        node.campaign().unwrap();
-        assert_eq!(drain(&mut node), [1]);
-        assert!(node.is_leader());
-        let expected = Position {
-            index: 2,
-            term: node.term(),
-        };
-        assert_eq!(node.propose(vec!["a".into(), "b".into()]), Proposed::Appended(expected));
-        while node.next_committed().is_some() {}
-        let batch = node.next_batch().unwrap();
-        assert!(batch.must_sync);
-        assert_eq!(batch.entries.len(), 2);
-        while let Some(batch) = node.next_batch() {
-            assert!(batch.entries.is_empty());
-        }
-        assert!(!node.has_committed(), "committed before it was persisted");
-        node.persisted();
-        drain(&mut node);
-        let applied: Vec<_> = std::iter::from_fn(|| node.next_committed())
-            .map(|entry| entry.data)
-            .collect();
-        assert_eq!(applied, ["a", "b"]);
-        node.applied(3);
-        node.checkpointed(Position { index: 2, term: 1 }, ConfState::default(), 0, 0);
-        assert_eq!(node.term_at(2), Some(node.term()));
-    }
-
-    #[test]
-    fn proposals_without_a_leader_are_dropped() {
-        let mut node = single(0);
-        assert_eq!(node.propose(vec!["a".into()]), Proposed::Dropped);
-        assert_eq!(node.last_index(), 0);
     }
 }

@@ -69,10 +69,10 @@ impl Stage {
     /// Waits until one of these members has acknowledged a write that it was asked for from now on. Each is asked again
     /// and again, so that a request that was lost holds nothing up.
     pub async fn written_by(&self, members: &[usize]) {
-        let deadline = Instant::now() + PATIENCE;
         let mut probes = JoinSet::new();
         for number in 0.. {
-            assert!(Instant::now() < deadline, "no writes by {members:?}");
+            // Not by the clock, which goes on while whoever needs the machine for himself stops all of this.
+            assert!(number * PROBE_PAUSE < PATIENCE, "no writes by {members:?}");
             for member in members {
                 let (load, address) = (self.load.clone(), self.cluster.members[*member].address());
                 probes.spawn_local(async move {

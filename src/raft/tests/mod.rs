@@ -2,6 +2,7 @@
 
 mod cluster;
 mod memory;
+mod node;
 mod readers;
 mod rules;
 mod space;

@@ -161,3 +161,29 @@ fn a_leader_leads_on_when_all_disks_stall() {
     assert!(matches!(cluster.take_reply(waits), Some(Reply::Applied { .. })));
     assert_eq!(cluster.put(leader, "c"), 4);
 }
+
+/// Those that hear a leader wait for it. When it steps down for it hears none of them, they need not wait again.
+#[test]
+fn a_leader_that_hears_nobody_says_that_it_steps_down() {
+    for phase in 0..10 {
+        let mut cluster = Cluster::new(&[1, 2, 3]);
+        let leader = cluster.elect();
+        assert_eq!(cluster.put(leader, "a"), 2);
+        for _ in 0..phase {
+            cluster.tick();
+        }
+        for other in [1, 2, 3].into_iter().filter(|other| *other != leader) {
+            cluster.cut.insert((other, leader));
+        }
+        let mut ticks = 0;
+        while cluster.leaders().iter().all(|other| *other == leader) {
+            cluster.tick();
+            ticks += 1;
+            assert!(ticks <= 20, "more than two election time-outs, phase {phase}");
+        }
+        cluster.cut.clear();
+        let second = cluster.elect();
+        assert_ne!(second, leader);
+        assert_eq!(cluster.put(leader, "b"), 3);
+    }
+}
