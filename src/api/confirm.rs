@@ -79,12 +79,10 @@ impl Api {
     pub(super) fn reads_confirmed(&mut self, net: &mut Net, reads: Vec<Read>) {
         self.confirming.asked = false;
         self.ask_confirmation(net);
+        let mut ranges = Vec::new();
         for read in reads {
             match read {
-                Read::Range { caller, request } => {
-                    let result = self.range_now(net, caller, &request);
-                    self.fail_if(net, caller, result);
-                }
+                Read::Range { caller, request } => ranges.push((caller, request)),
                 Read::RangeStream { caller, request } => {
                     let result = self.range_stream_now(net, caller, &request);
                     self.fail_if(net, caller, result);
@@ -98,6 +96,7 @@ impl Api {
                 }
             }
         }
+        self.answer_ranges(net, &ranges);
     }
 
     /// The reads of a round are not confirmed.
@@ -109,7 +108,7 @@ impl Api {
         }
     }
 
-    fn fail_if(&mut self, net: &mut Net, caller: Caller, result: Result<(), Status>) {
+    pub(super) fn fail_if(&mut self, net: &mut Net, caller: Caller, result: Result<(), Status>) {
         if let Err(status) = result {
             self.fail(net, caller, &status);
         }

@@ -9,6 +9,7 @@ use super::short::{Short, is_quick, short_range};
 use super::waiting::{Waiting, WriteRequest};
 use crate::grpc::Status;
 use crate::limits::API_DIRECT_ROWS;
+use crate::mvcc::index::Pinned;
 use crate::mvcc::readers::Hold;
 use crate::mvcc::record::{put_varint, varint_length};
 use crate::mvcc::view::View;
@@ -153,24 +154,33 @@ impl Api {
     pub(super) fn range(&mut self, net: &mut Net, caller: Caller, message: Bytes) -> Result<(), Status> {
         let request: RangeRequest = decode(message).map_err(|error| error::status(&error))?;
         validate::check_range(&request).map_err(|error| error::status(&error))?;
+        if request.range_end.is_empty() {
+            self.get(net, caller, request);
+            return Ok(());
+        }
         if !request.serializable && self.others_decide() {
             self.confirm(net, Read::Range { caller, request });
             return Ok(());
         }
-        self.range_now(net, caller, &request)
+        let index = self.index.clone();
+        self.range_in(net, caller, &request, &index.pin())
     }
 
     /// Answers a range from what is published.
-    pub(super) fn range_now(&mut self, net: &mut Net, caller: Caller, request: &RangeRequest) -> Result<(), Status> {
+    pub(super) fn range_in(
+        &mut self,
+        net: &mut Net,
+        caller: Caller,
+        request: &RangeRequest,
+        pinned: &Pinned<'_, View>,
+    ) -> Result<(), Status> {
         self.own_metrics().ranges.add(1);
-        let index = self.index.clone();
-        let pinned = index.pin();
         let view = pinned.view();
         let mut run = RangeRun::new(request, readable(view)).map_err(|error| error::status(&error))?;
-        let found = run.step(&pinned);
+        let found = run.step(pinned);
         net.spend(run.counted());
         let short = match found && run.rows().len() <= API_DIRECT_ROWS {
-            true => short_range(&run, &pinned, view, &self.pages, self.settings.identity),
+            true => short_range(&run, pinned, view, &self.pages, self.settings.identity),
             false => Short::No,
         };
         if let Short::Answer(bytes) = short {
@@ -178,7 +188,6 @@ impl Api {
             return Ok(());
         }
         let view = view.clone();
-        drop(pinned);
         match short {
             Short::Lacks(address) if is_quick(&address) => self.spawn_short_range(net, caller, view, run),
             _ => self.spawn_range(net, caller, view, &run),

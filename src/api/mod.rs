@@ -12,6 +12,7 @@ mod counting;
 mod downgrade;
 pub mod error;
 mod forward;
+mod gets;
 mod hash;
 mod hashes;
 mod health;

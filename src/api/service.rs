@@ -118,6 +118,8 @@ pub struct Api {
     pub(super) connections: Option<Core<Api>>,
     pub(super) asking: Asking,
     pub(super) confirming: super::confirm::Confirming,
+    /// Gets that came in this turn.
+    pub(super) gets: Vec<(Caller, RangeRequest)>,
     pub(super) readers: Readers,
     /// Revisions read in slices, and how many reads are at each.
     pub(super) reading: BTreeMap<i64, usize>,
@@ -162,6 +164,7 @@ impl Api {
             connections: None,
             asking: Asking::new(requests),
             confirming: Default::default(),
+            gets: Vec::new(),
             readers,
             reading: BTreeMap::new(),
             next_request_id,
@@ -530,6 +533,7 @@ impl Service for Api {
     }
 
     fn turn_end(&mut self, net: &mut Net) {
+        self.answer_gets(net);
         self.watches_advance(net);
         self.count_ended(net.now());
         self.asking.post_backlog();

@@ -57,6 +57,11 @@ impl Entry {
         Entry(head)
     }
 
+    /// Where it is.
+    pub fn address(self) -> *const u8 {
+        self.0.cast()
+    }
+
     /// The key.
     ///
     /// # Safety

@@ -86,6 +86,13 @@ impl<V> Pinned<'_, V> {
         self.root().get_before(key, revision.min(newest))
     }
 
+    /// Asks the memory for what [`Pinned::get`] of each of `keys` goes through, all together; at most
+    /// [`prefetch::TOGETHER`](super::prefetch::TOGETHER). Says where their newest records are: a hint, in which some
+    /// may be missing and others too many.
+    pub fn warm(&self, keys: &[&[u8]], newest: impl FnMut(Revision)) {
+        self.root().warm(keys, newest);
+    }
+
     /// Shows the keys from `start` to `end` that a read at `at_main` sees, in order, until `visit` breaks or the
     /// slice's work is done ([`crate::limits::INDEX_SLICE_ENTRIES`] keys, deleted ones included).
     ///

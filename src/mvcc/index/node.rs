@@ -315,6 +315,13 @@ impl<const N: usize> Keys<N> {
         found.map(|at| low + at).map_err(|at| low + at)
     }
 
+    /// The entry at which `key` is, if it is here, as far as that shows without looking at the keys themselves.
+    pub fn near(&self, key: &[u8]) -> Option<&Entry> {
+        let fragments = &self.fragments[..self.len()];
+        let place = rank(fragments, fragment(key, self.prefix as usize));
+        self.entries().get(place).or(self.entries().last())
+    }
+
     /// On which side of all keys here `key` lies; equal when it begins as they do.
     fn side(&self, key: &[u8]) -> Ordering {
         let prefix = self.prefix as usize;

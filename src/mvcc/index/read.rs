@@ -35,6 +35,10 @@ impl<'t> Root<'t> {
         Root(node)
     }
 
+    pub fn node(self) -> &'t Node {
+        self.0
+    }
+
     /// The entry of a key, live or deleted.
     pub fn entry(self, key: &[u8]) -> Option<Entry> {
         let mut node = self.0;

@@ -5,6 +5,7 @@
 
 use super::RecordRef;
 use crate::mvcc::index::append::{AppendBlock, AppendWriter};
+use crate::mvcc::index::prefetch::prefetch_bytes;
 use crate::mvcc::record::KeyValueView;
 use crate::mvcc::revision::Revision;
 use std::cmp::Ordering;
@@ -137,6 +138,16 @@ impl Block {
             }
         }
         low
+    }
+
+    /// Asks the memory for where [`Block::position`] looks first.
+    pub fn warm(&self, revision: Revision) {
+        let heads = self.heads.filled();
+        let distance = revision.main.saturating_sub(self.first.main);
+        let guess = usize::try_from(distance).unwrap_or(0).saturating_mul(HEAD_BYTES);
+        if let Some(head) = heads.get(guess..) {
+            prefetch_bytes(head, 2);
+        }
     }
 
     /// Memory the block takes when full, in bytes.

@@ -14,8 +14,12 @@ mod block;
 use super::record::KeyValueView;
 use super::revision::Revision;
 use crate::limits::{WINDOW_BLOCK_BYTES, WINDOW_RECORD_BYTES_MIN};
+use crate::mvcc::index::prefetch::prefetch_bytes;
 use block::{Block, BlockWriter};
 use std::sync::Arc;
+
+/// Cache lines of a record that are asked for ahead; the processor goes on with those behind by itself.
+const WARM_LINES: usize = 6;
 
 /// One change, borrowed from the window.
 #[derive(Clone, Copy, Debug)]
@@ -87,6 +91,19 @@ impl WindowView {
     pub fn get(&self, revision: Revision) -> Option<RecordRef<'_>> {
         let record = self.scan(revision).next()?;
         (record.revision == revision).then_some(record)
+    }
+
+    /// Asks the memory for the records at these revisions, all together.
+    pub fn warm(&self, revisions: &[Revision]) {
+        let here = || revisions.iter().filter(|revision| revision.main >= self.first_main);
+        for revision in here() {
+            let after = self.blocks.partition_point(|(first, _)| first <= revision);
+            if let Some((_, block)) = self.blocks.get(after.saturating_sub(1)) {
+                block.warm(*revision);
+            }
+        }
+        let records = here().filter_map(|revision| self.get(*revision));
+        records.for_each(|record| prefetch_bytes(record.event(), WARM_LINES));
     }
 
     /// Records from `from` on, in revision order.
