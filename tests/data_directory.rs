@@ -122,6 +122,25 @@ fn a_directory_of_etcds_is_refused(program: Program) {
     ringd_refuses(&server, &log);
 }
 
+/// The page file knows of entries that the log has lost.
+#[test]
+fn a_log_that_lost_its_entries_is_refused() {
+    let mut server = Server::start(Program::Ringd, &[]);
+    write(&server, 0);
+    assert!(server.stop().success());
+    let segment = server
+        .data_directory()
+        .join("member/wal/0000000000000000-0000000000000000.wal");
+    let log = fs::OpenOptions::new()
+        .write(true)
+        .open(segment)
+        .expect("the first segment");
+    // Within the header, before the first entry.
+    log.set_len(100).expect("the log is cut");
+    let ended = Ended::of(server.command(Program::Ringd));
+    ended.expect(1, &["the write-ahead log ends at entry 0", "restore the member"]);
+}
+
 /// Bytes of the log up to the last that is not 0, after some puts one after the other.
 fn log_bytes(arguments: &[&str]) -> usize {
     let mut server = Server::start(Program::Ringd, arguments);

@@ -57,9 +57,10 @@ pub fn read(
         }
         texts.argument(name, inline, || arguments.next())?;
     }
+    // As etcd's flags do, an empty variable leaves the default; lists of variables have such lines.
     let environment: Vec<_> = environment
         .into_iter()
-        .filter(|(name, _)| name.starts_with("ETCD_"))
+        .filter(|(name, value)| name.starts_with("ETCD_") && !value.is_empty())
         .collect();
     let file_variable = environment
         .iter()
@@ -266,12 +267,33 @@ mod tests {
     fn a_flag_shadows_its_variable() {
         let texts = start(
             &["--name=a"],
-            &[("ETCD_NAME", "b"), ("ETCD_DATA_DIR", "d"), ("ETCD_WHAT", "")],
+            &[("ETCD_NAME", "b"), ("ETCD_DATA_DIR", "d"), ("ETCD_WHAT", "x")],
         )
         .unwrap();
         assert_eq!(texts.get("name"), "a");
         assert_eq!(texts.get("data-dir"), "d");
         assert_eq!(texts.warnings.len(), 2, "{:?}", texts.warnings);
+    }
+
+    #[test]
+    fn empty_variables_leave_the_defaults() {
+        let (with, without) = (
+            start(
+                &[],
+                &[
+                    ("ETCD_LOG_LEVEL", ""),
+                    ("ETCD_PRE_VOTE", ""),
+                    ("ETCD_WHAT", ""),
+                    ("ETCD_NAME", ""),
+                ],
+            )
+            .unwrap(),
+            start(&[], &[]).unwrap(),
+        );
+        assert_eq!(with.warnings, without.warnings);
+        for name in ["log-level", "pre-vote", "name"] {
+            assert_eq!(with.get(name), without.get(name));
+        }
     }
 
     #[test]

@@ -11,9 +11,11 @@ use super::storage::Position;
 use super::waiters::Waiter;
 use crate::io::disk::Disk;
 use crate::limits::{APPLY_BATCH_ENTRIES, APPLY_SLICE_RECORDS, COMPACTION_RETRY, COMPACTION_SLICE_RECORDS};
+use crate::mvcc::index::prefetch::TOGETHER;
 use crate::mvcc::readers::Holds;
 use crate::mvcc::revision::Revision;
 use crate::proto::etcdserverpb::InternalRaftRequest;
+use crate::state::ahead::likely_key;
 use crate::state::depth;
 use crate::state::outcome::{Answer, Outcome};
 use crate::state::version;
@@ -65,7 +67,10 @@ impl LogCore {
     /// Applies up to a batch of entries. True when more could be applied at once.
     pub(super) fn apply_some<D: Disk>(&mut self, disk: &mut D, now: Duration) -> Result<bool, Fatal> {
         let mut changed = false;
-        for _ in 0..APPLY_BATCH_ENTRIES {
+        for number in 0..APPLY_BATCH_ENTRIES {
+            if number % TOGETHER == 0 {
+                self.warm_committed();
+            }
             if self.applier.current.is_none() {
                 // A compaction may be reading: there is one loader, and the next entry may need it.
                 if self.is_saturated() || self.loader.is_reading() {
@@ -102,6 +107,20 @@ impl LogCore {
             None => self.replica.node().has_committed() && !self.is_saturated() && !self.loader.is_reading(),
         };
         Ok(more)
+    }
+
+    /// Asks the memory for the way to the keys of the entries that come next.
+    fn warm_committed(&self) {
+        let mut keys: [&[u8]; TOGETHER] = [&[]; TOGETHER];
+        let mut count = 0;
+        let entries = self.replica.node_ref().committed().take(TOGETHER);
+        for key in entries.filter_map(|entry| likely_key(&entry.data)) {
+            keys[count] = key;
+            count += 1;
+        }
+        if count > 1 {
+            self.state.keys().warm(&keys[..count]);
+        }
     }
 
     /// Decodes an entry. False when it was done with right away.

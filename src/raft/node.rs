@@ -350,6 +350,11 @@ impl Node {
         self.committed.pop_front()
     }
 
+    /// Those that [`Node::next_committed`] will give.
+    pub fn committed(&self) -> impl Iterator<Item = &Entry> {
+        self.committed.iter()
+    }
+
     /// Whether committed entries wait to be taken.
     pub fn has_committed(&self) -> bool {
         !self.committed.is_empty()

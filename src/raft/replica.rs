@@ -71,7 +71,10 @@ pub enum ReplicaError {
         member_id: u64,
     },
     /// The page store is ahead of the log by entries nobody has.
-    #[error("the write-ahead log ends at entry {last}, before entry {applied} that the page store holds")]
+    #[error(
+        "the write-ahead log ends at entry {last}, before entry {applied} that the page store holds: the end of it was \
+         lost; restore the member from its peers or from a snapshot"
+    )]
     LogTooShort {
         /// The log's last entry.
         last: u64,
@@ -135,7 +138,7 @@ impl Replica {
                     cluster_id,
                     member_id: node_id,
                 };
-                let storage = if recovered.writer.last_index() == 0 {
+                let storage = if recovered.writer.last_index() == 0 && applied.position.index == 0 {
                     // Only the log itself was made before: this is its first start still.
                     found(disk, &mut recovered.writer, founders)?
                 } else {
@@ -183,6 +186,11 @@ impl Replica {
     /// Who this member is.
     pub fn identity(&self) -> Identity {
         self.identity
+    }
+
+    /// The raft node, to be looked at.
+    pub fn node_ref(&self) -> &Node {
+        &self.node
     }
 
     /// The node: its state and its clock.

@@ -8,6 +8,7 @@
 //! The rest of the room is shared with the cores that serve reads: `validate` and `depth` (requests), `range`, `plan`
 //! and `compare` (evaluation on an index), `hash`. `backend` makes etcd's database of a store, and a store of that.
 
+pub mod ahead;
 pub mod alarm;
 pub mod apply;
 pub mod backend;

@@ -6,7 +6,9 @@ use super::{Block, Connection, Drain, Event, Fault, Phase, Step};
 use crate::http::flow::{MAX_WINDOW, ReceiveWindow, SendWindow};
 use crate::http::frame::{self, ErrorCode, FrameHeader, flag, kind, read_u32, setting};
 use crate::http::stream::{Stream, StreamKey};
-use crate::limits::{HTTP_CONTINUATION_FRAMES, HTTP_FRAME_BYTES, HTTP_HEADER_LIST_BYTES, HTTP_STREAMS};
+use crate::limits::{
+    HTTP_CONTINUATION_FRAMES, HTTP_FRAME_BYTES, HTTP_HEADER_LIST_BYTES, HTTP_STREAMS, HTTP_WINDOW_UPDATES_PER_STREAM,
+};
 
 impl Connection {
     /// Handles one frame.
@@ -182,6 +184,7 @@ impl Connection {
         stream.remote_open = !end;
         stream.content_left = content_length;
         let stream = self.streams.insert(stream);
+        self.guard.window_updates.give(HTTP_WINDOW_UPDATES_PER_STREAM);
         Ok(Some(Event::Request { stream, end }))
     }
 

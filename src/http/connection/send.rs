@@ -9,8 +9,8 @@ use crate::http::frame::{self, ErrorCode, FrameHeader, HEADER_LENGTH, flag, kind
 use crate::http::hpack::Field;
 use crate::http::stream::{Local, OwnedField, OwnedFields, StreamKey, Tail};
 use crate::limits::{
-    HTTP_CONNECTION_QUEUE_BYTES, HTTP_DIRECT_BYTES, HTTP_FRAME_BYTES, HTTP_OUTPUT_BYTES, HTTP_RESET_MEMORY,
-    HTTP_STREAM_QUEUE_BYTES, HTTP_WINDOW_UPDATES_PER_DATA,
+    HTTP_CONNECTION_QUEUE_BYTES, HTTP_DIRECT_BYTES, HTTP_FRAME_BYTES, HTTP_OUTPUT_BYTES, HTTP_PINGS_PER_DATA,
+    HTTP_RESET_MEMORY, HTTP_STREAM_QUEUE_BYTES, HTTP_WINDOW_UPDATES_PER_DATA, HTTP_WINDOW_UPDATES_PER_STREAM,
 };
 
 /// Room at which a waiting producer is woken, in bytes, unless all the room there is is less.
@@ -383,6 +383,7 @@ impl Connection {
             stream.send.consume(length);
         }
         self.guard.window_updates.give(HTTP_WINDOW_UPDATES_PER_DATA);
+        self.guard.pings.give(HTTP_PINGS_PER_DATA);
         self.keepalive.on_sent();
     }
 
@@ -452,6 +453,7 @@ impl Connection {
         // Served requests earn their peer room for what comes late or is given up.
         self.guard.resets.give(1);
         self.guard.idle_frames.give(2);
+        self.guard.window_updates.give(HTTP_WINDOW_UPDATES_PER_STREAM);
         if remote_open {
             self.write_reset(key.id(), ErrorCode::NO_ERROR);
         }

@@ -101,7 +101,7 @@ fn settings_pings_window_updates_priorities_and_unknown_frames() {
     for send in floods {
         flood(&mut Client::new(), send);
     }
-    // Streams that answer forgive pings, and yet not without end.
+    // Streams that answer forgive a ping for each part of the answer, and no more.
     let mut client = Client::new();
     let stream = client.open(1, false);
     client.server.respond(stream, 200, &[], false).unwrap();
@@ -110,7 +110,7 @@ fn settings_pings_window_updates_priorities_and_unknown_frames() {
             .server
             .send_data(stream, Bytes::from_static(b"x"), false)
             .unwrap();
-        client.frame(kind::PING, 0, 0, &[0; 8]);
+        client.frame(kind::PING, 0, 0, &[0; 8]).frame(kind::PING, 0, 0, &[0; 8]);
         client.now += Duration::from_micros(10);
     });
     assert!(count >= limits::HTTP_PINGS.0);
@@ -128,6 +128,38 @@ fn window_updates_for_what_was_sent_are_free() {
             .unwrap();
         client.read();
         client.window_update(0, 1).window_update(1, 1).events();
+    }
+    assert_eq!(client.server.closed(), None);
+}
+
+/// grpc-go measures the bandwidth with a ping for each round trip in which data came.
+#[test]
+fn pings_that_measure_the_bandwidth_are_free() {
+    let mut client = Client::new();
+    for count in 0..20_000 {
+        let stream = client.open(2 * count + 1, true);
+        client.server.respond(stream, 200, &[], false).unwrap();
+        client.server.send_data(stream, Bytes::from_static(b"x"), true).unwrap();
+        client.read();
+        client.frame(kind::PING, 0, 0, &[0; 8]).events();
+        client.now += Duration::from_micros(100);
+    }
+    assert_eq!(client.server.closed(), None);
+}
+
+/// gRPC's C core raises each new stream's window, and the connection's for each answer, be it trailers alone.
+#[test]
+fn window_updates_of_new_streams_and_of_answers_without_data_are_free() {
+    let mut client = Client::new();
+    let mut streams = Vec::new();
+    for count in 0..8_000 {
+        streams.push(client.open(2 * count + 1, true));
+        client.window_update(2 * count + 1, 65_536).events();
+    }
+    for stream in streams {
+        client.server.respond(stream, 200, &[], true).unwrap();
+        client.read();
+        client.window_update(0, 1).window_update(0, 1).events();
     }
     assert_eq!(client.server.closed(), None);
 }

@@ -99,6 +99,11 @@ impl Tree {
         Root::new(unsafe { &*self.root })
     }
 
+    /// As [`super::Pinned::warm`], of the writer's own state.
+    pub fn warm(&self, keys: &[&[u8]]) {
+        self.root().warm(keys, |_| {});
+    }
+
     /// As [`super::Pinned::get`], of the writer's own state.
     pub fn get(&self, key: &[u8], at_main: i64) -> Option<KeyMeta> {
         self.root().get(key, at_main)
