@@ -1,5 +1,5 @@
 //! Clusters of three processes: that they answer as one of three etcds does, and that nothing acknowledged is lost
-//! while members are killed, paused and started again.
+//! while members are killed, paused and started again, and get each other's state.
 
 mod support;
 
@@ -17,6 +17,8 @@ mod etcdctl;
 mod failures;
 #[path = "cluster/members.rs"]
 mod members;
+#[path = "cluster/snapshots.rs"]
+mod snapshots;
 #[path = "cluster/standing.rs"]
 mod standing;
 #[path = "cluster/versions.rs"]

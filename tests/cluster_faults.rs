@@ -18,6 +18,8 @@ mod history;
 mod replacement;
 #[path = "cluster_faults/stage.rs"]
 mod stage;
+#[path = "cluster_faults/strangers.rs"]
+mod strangers;
 
 use faults::Fault;
 use support::number_from_environment;
@@ -39,4 +41,9 @@ fn a_leader_cut_off_costs_no_promise() {
 #[test]
 fn replacing_every_member_costs_no_promise() {
     replacement::run();
+}
+
+#[test]
+fn peers_that_send_nonsense_or_nothing_cost_no_promise() {
+    strangers::run();
 }
