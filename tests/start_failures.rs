@@ -57,9 +57,8 @@ fn what_must_not_be_ignored_is_refused() {
         ("--initial-advertise-peer-urls=https://127.0.0.1:1", "TLS"),
         ("--advertise-client-urls=https://127.0.0.1:1", "TLS"),
         ("--initial-cluster=default=https://127.0.0.1:1", "TLS"),
-        ("--force-new-cluster", "not built yet"),
-        ("--discovery-endpoints=http://x", "not built yet"),
-        ("--discovery-srv=example.com", "not built yet"),
+        ("--discovery-user=x", "not built yet"),
+        ("--discovery-insecure-transport=false", "not built yet"),
         ("--client-cert-auth=true", "not built yet"),
         ("--peer-auto-tls", "not built yet"),
         ("--auth-token=jwt,pub-key=x", "not built yet"),
@@ -71,6 +70,10 @@ fn what_must_not_be_ignored_is_refused() {
 
 #[test]
 fn what_makes_no_sense_is_named() {
+    let endpoints = "--discovery-endpoints=127.0.0.1:1";
+    refused(&[endpoints]).expect(2, &["both --discovery-token and --discovery-endpoints must be set"]);
+    let both = [endpoints, "--discovery-token=x", "--discovery-srv=example.com"];
+    refused(&both).expect(2, &["multiple discovery or bootstrap flags are set"]);
     let gate = "--feature-gates: unrecognized feature gate: Nope";
     refused(&["--feature-gates=Nope=true"]).expect(2, &[gate]);
     refused(&["--feature-gates=LeaseCheckpointPersist=true"])
