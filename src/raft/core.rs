@@ -400,6 +400,7 @@ impl LogCore {
         let leader = self.replica.node().leader();
         self.counters.leader_changes += u64::from(leader != 0 && leader != self.last_leader);
         if leader != self.last_leader {
+            self.tell_leader(leader);
             self.last_leader = leader;
             self.led_since = now;
         }
@@ -417,6 +418,21 @@ impl LogCore {
             } else {
                 self.state.lessor_mut().demote();
             }
+        }
+    }
+
+    /// Says who leads from now on, as far as this member knows.
+    fn tell_leader(&mut self, leader: u64) {
+        let term = self.replica.node().term();
+        let name = |id| self.state.members().get(id).map_or("", |member| &member.name);
+        let (member, was) = (
+            format_args!("{:x}", self.member_id),
+            format_args!("{:x}", self.last_leader),
+        );
+        match leader {
+            0 => tracing::warn!(%member, term, was, name = name(self.last_leader), "lost the leader"),
+            id if id == self.member_id => tracing::info!(%member, term, "became the leader"),
+            id => tracing::info!(%member, term, leader = %format_args!("{id:x}"), name = name(id), "has a leader"),
         }
     }
 
