@@ -235,7 +235,7 @@ impl Api {
                 forward.connections.with(|api, net| {
                     api.forwards -= 1;
                     match renewed {
-                        Ok(ttl_s) => api.renewed(net, caller, number, ttl_s),
+                        Ok(ttl_s) => api.renewed(net, caller, number, Some(ttl_s)),
                         Err(status) => api.fail(net, caller, &status),
                     }
                 });

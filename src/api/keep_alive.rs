@@ -25,13 +25,16 @@ impl KeepAlives {
         self.waiting.len()
     }
 
+    /// The lease of a numbered one that was not answered yet.
+    pub fn lease(&self, number: u64) -> Option<i64> {
+        let place = usize::try_from(number.checked_sub(self.answered)?).ok()?;
+        self.waiting.get(place).map(|(id, _)| *id)
+    }
+
     /// What is left of the lease of a numbered one is known.
     pub fn know(&mut self, number: u64, ttl_s: i64) {
-        let place = number
-            .checked_sub(self.answered)
-            .and_then(|place| usize::try_from(place).ok());
-        if let Some((_, known)) = place.and_then(|place| self.waiting.get_mut(place)) {
-            *known = Some(ttl_s);
+        if self.lease(number).is_some() {
+            self.waiting[(number - self.answered) as usize].1 = Some(ttl_s);
         }
     }
 

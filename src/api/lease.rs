@@ -54,8 +54,8 @@ impl Api {
         let request: LeaseKeepAliveRequest = decode(message).map_err(|error| error::stream_status(&error))?;
         let id = request.id;
         let Some(state) = self.state(caller) else { return Ok(()) };
-        let number = state.keep_alives.push(id);
-        self.ask(net, Waiting::KeepAlive { caller, id, number }, |token| Request::Renew {
+        let nth = state.keep_alives.push(id);
+        self.ask(net, Waiting::KeepAlive { caller, nth }, |token| Request::Renew {
             token,
             id,
         });
@@ -87,9 +87,13 @@ impl Api {
     }
 
     /// What is left of the lease of a numbered keep-alive is known: it is answered, and those behind it that waited.
-    pub(super) fn renewed(&mut self, net: &mut Net, caller: Caller, number: u64, ttl_s: i64) {
-        if let Some(state) = self.state(caller) {
-            state.keep_alives.know(number, ttl_s);
+    pub(super) fn renewed(&mut self, net: &mut Net, caller: Caller, number: u64, ttl_s: Option<i64>) {
+        let Some(state) = self.state(caller) else { return };
+        match (ttl_s, state.keep_alives.lease(number)) {
+            (Some(ttl_s), _) => state.keep_alives.know(number, ttl_s),
+            // This member does not lead, or can't be sure.
+            (None, Some(id)) => return self.forward_keep_alive(net, caller, id, number),
+            (None, None) => return,
         }
         while let Some((id, ttl)) = self.state(caller).and_then(|state| state.keep_alives.pop()) {
             let response = LeaseKeepAliveResponse {

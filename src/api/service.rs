@@ -229,11 +229,7 @@ impl Api {
             ) => {
                 self.applied(net, caller, payload, outcome, &view, hold);
             }
-            (Reply::Renewed { ttl_s, .. }, Waiting::KeepAlive { caller, id, number }) => match ttl_s {
-                Some(ttl_s) => self.renewed(net, caller, number, ttl_s),
-                // This member does not lead, or can't be sure.
-                None => self.forward_keep_alive(net, caller, id, number),
-            },
+            (Reply::Renewed { ttl_s, .. }, Waiting::KeepAlive { caller, nth }) => self.renewed(net, caller, nth, ttl_s),
             (Reply::TimeToLive { lease, .. }, Waiting::TimeToLive { caller, id, keys }) => match lease {
                 Ok(lease) => self.time_to_live_known(net, caller, id, lease),
                 Err(_) => self.forward_time_to_live(net, caller, id, keys),

@@ -8,7 +8,7 @@ pub(super) enum Waiting {
     /// The answer to a write.
     Write { caller: Caller, payload: WriteRequest },
     /// A keep-alive of a stream.
-    KeepAlive { caller: Caller, id: i64, number: u64 },
+    KeepAlive { caller: Caller, nth: u64 },
     /// `LeaseTimeToLive`.
     TimeToLive { caller: Caller, id: i64, keys: bool },
     /// `LeaseLeases`.

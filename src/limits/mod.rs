@@ -141,11 +141,11 @@ pub const HTTP_WINDOW_UPDATES: (u32, u32) = (4_096, 1_024);
 pub const HTTP_IDLE_FRAMES: (u32, u32) = (4_096, 256);
 /// Tokens for WINDOW_UPDATE that each DATA frame sent gives back: one for the stream, one for the connection, spare.
 pub const HTTP_WINDOW_UPDATES_PER_DATA: u32 = 4;
-/// Such tokens for each stream that begins, and for each that was answered: clients raise a new stream's window at once,
-/// and the connection's for answers without DATA too.
+/// Such tokens for each stream that begins, and for each that was answered: clients raise a new stream's window at
+/// once, and the connection's for answers without DATA too.
 pub const HTTP_WINDOW_UPDATES_PER_STREAM: u32 = 2;
-/// Tokens for PING that each DATA frame sent gives back: clients measure the bandwidth with one ping per round trip while
-/// data comes.
+/// Tokens for PING that each DATA frame sent gives back: clients measure the bandwidth with one ping per round trip
+/// while data comes.
 pub const HTTP_PINGS_PER_DATA: u32 = 1;
 
 /// Head of an HTTP/1.1 request (request line and headers), in bytes and headers.

@@ -3,8 +3,9 @@
 //! Before raft starts: what was not committed is dropped, for nobody can say any more whether it was acknowledged, then
 //! come committed changes that remove everybody else. What was committed, and all that was acknowledged is, stays.
 
+use super::founding::founded_by;
 use super::membership::kind;
-use super::replica::{Applied, ReplicaError, founded_by, make_durable};
+use super::replica::{Applied, ReplicaError, make_durable};
 use crate::io::disk::Disk;
 use crate::wal::{self, Recovered};
 use prost::Message;

@@ -153,8 +153,8 @@ impl Node {
         known.max().map(|(_, id)| id)
     }
 
-    /// A leader that has not heard of a majority for too long has stepped down. If the others hear it all the same, they
-    /// have been waiting for nothing, and would wait for an election time-out more: one is told to campaign.
+    /// A leader that has not heard of a majority for too long has stepped down. If the others hear it all the same,
+    /// they have been waiting for nothing, and would wait for an election time-out more: one is told to campaign.
     fn hand_over_to(&mut self, id: u64) {
         let mut message = Message {
             from: self.id(),
