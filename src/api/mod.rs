@@ -5,6 +5,7 @@
 
 pub mod answer;
 mod asking;
+mod calls;
 mod cluster;
 mod confirm;
 pub mod corruption;

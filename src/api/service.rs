@@ -15,7 +15,7 @@ use super::records::PageReads;
 use super::waiting::Waiting;
 use crate::grpc::{Code, Request as GrpcRequest, Status};
 use crate::http::http1;
-use crate::limits::{API_HELD_BYTES, API_PART_BYTES};
+use crate::limits::API_PART_BYTES;
 use crate::metrics::Registry;
 use crate::mvcc::index::Index;
 use crate::mvcc::readers::Readers;
@@ -99,7 +99,7 @@ pub(super) struct CallState {
     /// Wakes the task that produces the answer when there is room.
     pub room: Option<Rc<Notify>>,
     /// The message of a call that answers with a stream: as in grpc-go the call begins when its caller has sent all.
-    held: Option<Bytes>,
+    pub(super) held: Option<Bytes>,
     /// Whether `client-api-version` is text, or not there.
     has_version: bool,
     /// Whether it asked for a leader.
@@ -125,7 +125,7 @@ pub struct Api {
     pub(super) reading: BTreeMap<i64, usize>,
     next_request_id: u64,
     /// Bytes of `CallState::held` of all calls.
-    held_bytes: usize,
+    pub(super) held_bytes: usize,
     /// Calls that ended in this turn.
     pub(super) ended: Vec<Ended>,
     pub(super) stopping: bool,
@@ -315,7 +315,7 @@ impl Api {
 }
 
 /// Why a message of a call that answers with a stream can't be read.
-fn unreadable(method: Method, message: &Bytes) -> Option<Status> {
+pub(super) fn unreadable(method: Method, message: &Bytes) -> Option<Status> {
     let decoded = match method {
         Method::RangeStream => decode::<RangeRequest>(message.clone()).map(drop),
         _ => decode::<HealthCheckRequest>(message.clone()).map(drop),
@@ -550,51 +550,5 @@ impl Service for Api {
             self.fail(net, caller, &error::stopped());
         }
         self.connections = None;
-    }
-}
-
-impl Api {
-    /// The state of a call that is not over.
-    pub(super) fn state(&mut self, caller: Caller) -> Option<&mut CallState> {
-        self.calls
-            .get_mut(caller.tag as usize)
-            .filter(|state| state.call == caller.call)
-    }
-
-    /// Keeps the message of a call until its caller has sent all. One that can't be read is refused at once.
-    fn hold(&mut self, net: &mut Net, caller: Caller, method: Method, message: &Bytes) {
-        if let Some(status) = unreadable(method, message) {
-            return self.fail(net, caller, &status);
-        }
-        if self.held_bytes + message.len() > API_HELD_BYTES {
-            let text = "grpc: too many bytes of requests whose callers have not sent all";
-            return self.fail(net, caller, &Status::new(Code::ResourceExhausted, text));
-        }
-        self.held_bytes += message.len();
-        if let Some(state) = self.state(caller) {
-            // A copy: the message may be a slice of a far larger buffer.
-            state.held = Some(Bytes::copy_from_slice(message));
-        }
-    }
-
-    /// A call was answered to its end, with a message of `length` bytes if it is unary.
-    pub(super) fn finished(&mut self, caller: Caller, length: usize) {
-        self.count_sent_bytes(length);
-        self.forget(caller, Code::Ok);
-    }
-
-    fn forget(&mut self, caller: Caller, code: Code) {
-        let Some(state) = self.state(caller) else { return };
-        let (method, room, received_at) = (state.method, state.room.take(), state.received_at);
-        let held = state.held.take();
-        self.held_bytes -= held.map_or(0, |message| message.len());
-        self.calls.remove(caller.tag as usize);
-        self.call_ended(method, code, received_at);
-        if method == Method::Watch {
-            self.watch_ended(caller);
-        }
-        if let Some(room) = room {
-            room.notify();
-        }
     }
 }
