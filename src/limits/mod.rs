@@ -319,6 +319,8 @@ pub const LOADER_READS: u64 = 64;
 pub const LOADER_AHEAD_RECORDS: usize = 256;
 /// Records written, or fetched, in one slice of apply.
 pub const APPLY_SLICE_RECORDS: usize = 1000;
+/// Bytes of records written, or fetched, in one slice of apply, beyond which it ends.
+pub const APPLY_SLICE_BYTES: u64 = 4 << 20;
 /// Entries applied between two publications.
 pub const APPLY_BATCH_ENTRIES: usize = 1024;
 /// Records looked at in one slice of a compaction.
@@ -342,6 +344,8 @@ const _: () = assert!(UNSTORED_BYTES_MAX > CHECKPOINT_DIRTY_BYTES);
 pub const APPLY_SLICE_KEYS: usize = 1024;
 /// What looking through a slice of the index costs of apply's budget, in which writing a record costs 1.
 pub const APPLY_SLICE_COST: usize = 128;
+/// Bytes of a put's record that cost 1 more.
+pub const APPLY_BYTES_PER_COST: usize = 4096;
 /// The largest main revision that a stored record may claim: room for 2^16 more is left above it.
 pub const RESTORE_REVISION_MAX: i64 = i64::MAX - (1 << 16);
 

@@ -10,7 +10,9 @@ use super::messages::Reply;
 use super::storage::Position;
 use super::waiters::Waiter;
 use crate::io::disk::Disk;
-use crate::limits::{APPLY_BATCH_ENTRIES, APPLY_SLICE_RECORDS, COMPACTION_RETRY, COMPACTION_SLICE_RECORDS};
+use crate::limits::{
+    APPLY_BATCH_ENTRIES, APPLY_SLICE_BYTES, APPLY_SLICE_RECORDS, COMPACTION_RETRY, COMPACTION_SLICE_RECORDS,
+};
 use crate::mvcc::index::prefetch::TOGETHER;
 use crate::mvcc::readers::Holds;
 use crate::mvcc::revision::Revision;
@@ -45,6 +47,10 @@ struct Current {
     position: Position,
     request: InternalRaftRequest,
     length: usize,
+    /// Bytes of the records that it has made.
+    made_bytes: u64,
+    /// What of it is in `dirty_bytes`.
+    counted_bytes: u64,
     waiter: Option<Waiter>,
     stage: Stage,
 }
@@ -67,7 +73,11 @@ impl LogCore {
     /// Applies up to a batch of entries. True when more could be applied at once.
     pub(super) fn apply_some<D: Disk>(&mut self, disk: &mut D, now: Duration) -> Result<bool, Fatal> {
         let mut changed = false;
+        let written = self.state.window().appended_bytes();
         for number in 0..APPLY_BATCH_ENTRIES {
+            if self.state.window().appended_bytes() - written > APPLY_SLICE_BYTES {
+                break;
+            }
             if number % TOGETHER == 0 {
                 self.warm_committed();
             }
@@ -164,6 +174,8 @@ impl LogCore {
                     position,
                     request,
                     length,
+                    made_bytes: 0,
+                    counted_bytes: 0,
                     waiter,
                     stage: Stage::Loading,
                 });
@@ -187,6 +199,7 @@ impl LogCore {
         now: Duration,
     ) -> Result<Option<(Option<Waiter>, Outcome)>, Fatal> {
         let current = self.applier.current.as_mut().expect("an entry is under way");
+        let written = self.state.window().appended_bytes();
         let progress = match current.stage {
             Stage::Loading => {
                 if self.loader.step(disk)? != Fetch::Done {
@@ -203,6 +216,10 @@ impl LogCore {
             }
             Stage::Begun => self.state.resume(APPLY_SLICE_RECORDS),
         };
+        // An entry may be longer than the records that it makes, or far shorter, as of a put that keeps a value.
+        current.made_bytes += self.state.window().appended_bytes() - written;
+        let unstored = current.made_bytes.max(current.length as u64);
+        self.dirty_bytes += unstored - std::mem::replace(&mut current.counted_bytes, unstored);
         match progress {
             Progress::More => {
                 current.stage = Stage::Begun;
@@ -218,7 +235,6 @@ impl LogCore {
             Progress::Done(outcome) => {
                 let current = self.applier.current.take().expect("an entry is under way");
                 self.counters.applied(&current.request, &outcome);
-                self.dirty_bytes += current.length as u64;
                 if let Some(checkpoints) = &current.request.lease_checkpoint {
                     self.renew_after(checkpoints, now);
                 }

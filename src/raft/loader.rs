@@ -5,7 +5,7 @@
 
 use crate::io::buffer::AlignedBuffer;
 use crate::io::disk::{Completion, Disk, FileId, Operation, Outcome};
-use crate::limits::{APPLY_SLICE_RECORDS, LOADER_AHEAD_RECORDS};
+use crate::limits::{APPLY_SLICE_BYTES, APPLY_SLICE_RECORDS, LOADER_AHEAD_RECORDS};
 use crate::mvcc::record::KeyValueView;
 use crate::mvcc::revision::Revision;
 use crate::pages::{PageAddress, PageCache, ReadFailure, RecordId, RecordScan, Root, Scanned};
@@ -129,22 +129,30 @@ impl Loader {
         }
         // A failure that nothing is wanted after is a compaction's.
         if self.wanted.is_empty() {
+            self.root = None;
             return Ok(Fetch::Done);
         }
         if let Some(error) = self.failed.take() {
             return Err(error);
         }
         let root = self.root.clone().expect("what is wanted is wanted of a root");
+        let mut kept_bytes = 0;
         for _ in 0..APPLY_SLICE_RECORDS {
             let Some(revision) = self.wanted.last().copied() else {
                 self.root = None;
                 return Ok(Fetch::Done);
             };
+            if kept_bytes > APPLY_SLICE_BYTES {
+                break;
+            }
             match root.record(&mut self.cache, id_of(revision)) {
                 Ok(Some(record)) => {
                     let record = record.view();
                     let stand_in = self.stand_ins.of(revision, record.value);
-                    let kept = stand_in.unwrap_or_else(|| stored_bytes(&record));
+                    let kept = stand_in.unwrap_or_else(|| {
+                        kept_bytes += record.value.len() as u64;
+                        stored_bytes(&record)
+                    });
                     self.found.insert(revision, kept);
                     self.wanted.pop();
                     self.gets_on = true;

@@ -17,6 +17,7 @@ use crate::state::read::Records;
 use crate::state::run::{Deletion, Running, Work, Writing};
 use crate::state::run_txn::{Deciding, TxnRun};
 use crate::state::stand_in::StandIns;
+use bytes::Bytes;
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -58,6 +59,10 @@ impl<R: Records> Records for Known<'_, R> {
             Some(record) => Some(record.stored()),
             None => self.fetched.record(revision),
         }
+    }
+
+    fn kept(&self, revision: Revision) -> Option<Bytes> {
+        self.window.kept(revision).or_else(|| self.fetched.kept(revision))
     }
 }
 

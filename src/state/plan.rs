@@ -6,11 +6,12 @@
 
 use crate::mvcc::index::{KeyMeta, KeyReader, NEWEST};
 use crate::mvcc::interval::RangeEnd;
+use crate::mvcc::record::KeyValueView;
 use crate::mvcc::revision::Revision;
 use crate::proto::etcdserverpb::{
     DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest, request_op::Request,
 };
-use crate::state::compare::{self, Comparing, value_of};
+use crate::state::compare::{self, Comparing};
 use crate::state::error::StateError;
 use crate::state::range::{RangeRun, Readable};
 use crate::state::read::{NoRecords, Records, for_each};
@@ -40,7 +41,7 @@ pub(crate) enum Step {
 /// What a put with `ignore_value` or `ignore_lease` keeps of the record before.
 pub(crate) struct Kept {
     pub meta: KeyMeta,
-    /// Empty unless the value is kept.
+    /// Empty unless the value is kept. Shared with the record before: a transaction may keep many large ones.
     pub value: Bytes,
 }
 
@@ -134,14 +135,14 @@ impl<K: KeyReader, R: Records> Planner<'_, K, R> {
         }
         let meta = self.keys.get(&request.key, NEWEST).ok_or(StateError::KeyNotFound)?;
         let value = if request.ignore_value {
-            value_of(self.records, meta.revision)?
+            let missing = StateError::MissingRecord(meta.revision);
+            let record = self.records.kept(meta.revision).ok_or(missing.clone())?;
+            let value = KeyValueView::decode(&record).ok_or(missing)?.value;
+            record.slice_ref(value)
         } else {
-            b""
+            Bytes::new()
         };
-        Ok(Some(Kept {
-            meta,
-            value: Bytes::copy_from_slice(value),
-        }))
+        Ok(Some(Kept { meta, value }))
     }
 }
 

@@ -1,6 +1,6 @@
 //! A transaction being applied: first its compares of intervals, then the plan, then its steps, each of them in slices.
 
-use crate::limits::APPLY_SLICE_COST;
+use crate::limits::{APPLY_BYTES_PER_COST, APPLY_SLICE_COST};
 use crate::mvcc::revision::Revision;
 use crate::mvcc::window::WindowView;
 use crate::proto::etcdserverpb::{RangeRequest, TxnRequest};
@@ -40,6 +40,10 @@ impl Records for Deciding {
             Some(record) => Some(record.stored()),
             None => self.fetched.record(revision),
         }
+    }
+
+    fn kept(&self, revision: Revision) -> Option<Bytes> {
+        self.window.kept(revision).or_else(|| self.fetched.kept(revision))
     }
 }
 
@@ -185,7 +189,13 @@ impl State {
                 Ok(outcome) => OperationOutcome::Range(outcome),
                 Err(run) => return Stepped::Begun(Current::Range(run)),
             },
-            Step::Put { request, kept } => OperationOutcome::Put(self.run_put(writing, &request, kept.as_ref())),
+            Step::Put { request, kept } => {
+                let before = self.window.appended_bytes();
+                let outcome = self.run_put(writing, &request, kept.as_ref());
+                let bytes = self.window.appended_bytes() - before;
+                *budget = budget.saturating_sub(bytes as usize / APPLY_BYTES_PER_COST);
+                OperationOutcome::Put(outcome)
+            }
             Step::Empty => OperationOutcome::Empty,
         })
     }

@@ -12,7 +12,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 /// Bytes of an encoded head.
-const HEAD_BYTES: usize = 48;
+pub(super) const HEAD_BYTES: usize = 48;
 const TOMBSTONE: u8 = 1;
 
 /// What is known of a record beside its bytes.

@@ -16,6 +16,7 @@ use super::revision::Revision;
 use crate::limits::{WINDOW_BLOCK_BYTES, WINDOW_RECORD_BYTES_MIN};
 use crate::mvcc::index::prefetch::prefetch_bytes;
 use block::{Block, BlockWriter};
+use bytes::Bytes;
 use std::sync::Arc;
 
 /// Cache lines of a record that are asked for ahead; the processor goes on with those behind by itself.
@@ -106,6 +107,14 @@ impl WindowView {
         records.for_each(|record| prefetch_bytes(record.event(), WARM_LINES));
     }
 
+    /// The record at exactly this revision as the `key` bucket stores it, to be kept without a copy. It keeps the view's
+    /// blocks alive.
+    pub fn kept(&self, revision: Revision) -> Option<Bytes> {
+        self.get(revision)?;
+        let view = self.clone();
+        Some(Bytes::from_owner(KeptRecord { view, revision }))
+    }
+
     /// Records from `from` on, in revision order.
     pub fn scan(&self, from: Revision) -> Scan<'_> {
         let after = self.blocks.partition_point(|(first, _)| *first <= from);
@@ -116,6 +125,19 @@ impl WindowView {
             block,
             position,
         }
+    }
+}
+
+/// A record and the view that it is in.
+struct KeptRecord {
+    view: WindowView,
+    revision: Revision,
+}
+
+impl AsRef<[u8]> for KeptRecord {
+    fn as_ref(&self) -> &[u8] {
+        let record = self.view.get(self.revision);
+        record.expect("a view goes on showing what it has shown").stored()
     }
 }
 
@@ -166,6 +188,8 @@ pub struct WindowWriter {
     last: Revision,
     first_main: i64,
     bytes: usize,
+    /// Of all records ever appended.
+    appended_bytes: u64,
     /// Running average of record lengths, to size the next block's table of heads.
     average: usize,
 }
@@ -179,6 +203,7 @@ impl WindowWriter {
             last: Revision::ZERO,
             first_main: revision + 1,
             bytes: 0,
+            appended_bytes: 0,
             average: WINDOW_RECORD_BYTES_MIN,
         }
     }
@@ -201,6 +226,7 @@ impl WindowWriter {
             .as_mut()
             .expect("just made")
             .append(revision, previous, tombstone, fields);
+        self.appended_bytes += (block::HEAD_BYTES + length) as u64;
         self.average = (self.average * 63 + length) / 64;
         self.last = revision;
     }
@@ -225,6 +251,12 @@ impl WindowWriter {
     /// Memory of the blocks, in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Bytes of all records that were ever appended, those that have left included: what it grows by is what an entry
+    /// has made, however short the entry is.
+    pub fn appended_bytes(&self) -> u64 {
+        self.appended_bytes
     }
 
     /// Drops the oldest blocks while more than `bytes_max` bytes are held and every record of the block has a main

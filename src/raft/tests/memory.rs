@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::io::disk::{Completion, Operation};
-use crate::limits::{CHECKPOINT_INTERVAL, LOADER_READS};
+use crate::limits::{APPLY_SLICE_BYTES, CHECKPOINT_INTERVAL, LOADER_READS};
 use std::collections::HashSet;
 
 fn put(key: &str, value: usize) -> InternalRaftRequest {
@@ -56,6 +56,164 @@ fn apply_waits_when_too_much_is_not_stored() {
         assert_eq!(answered, 3 * round, "a checkpoint makes room for as much again");
     }
     assert_eq!(bench.revision_of("key 9"), Some(10));
+}
+
+/// A put that keeps the value of its key: a few bytes of log, a whole record in the window.
+fn keep(key: &str) -> PutRequest {
+    PutRequest {
+        key: key.to_string().into(),
+        ignore_value: true,
+        ..Default::default()
+    }
+}
+
+fn keep_all(keys: impl Iterator<Item = String>) -> InternalRaftRequest {
+    let success = keys.map(|key| RequestOp {
+        request: Some(request_op::Request::RequestPut(keep(&key))),
+    });
+    let txn = TxnRequest {
+        success: success.collect(),
+        ..Default::default()
+    };
+    InternalRaftRequest {
+        txn: Some(txn),
+        ..Default::default()
+    }
+}
+
+/// What is not stored is what entries made, however short they are: now, and when the log is replayed.
+#[test]
+fn kept_values_are_counted_as_what_they_take() {
+    const VALUE: usize = 4000;
+    let small = |checkpoint_at| {
+        let mut boot = boot();
+        let memory = &mut boot.options.memory;
+        (memory.checkpoint_at, memory.unstored_max) = (checkpoint_at, 10_000);
+        boot
+    };
+    let mut bench = Bench::new(small(1 << 30));
+    bench.put("key", &[b'v'; VALUE]);
+    bench.now += CHECKPOINT_INTERVAL;
+    bench.settle();
+    for token in 11..20 {
+        let request = InternalRaftRequest {
+            put: Some(keep("key")),
+            ..Default::default()
+        };
+        propose(&mut bench, token, &request, 1);
+    }
+    assert_eq!(applied(&bench.settle()), 3, "the third goes beyond 10 000 bytes");
+    let stored = bench.core.pages().root().fields().revision;
+    let bench = bench.restart(small(5_000));
+    assert_eq!(bench.revision_of("key"), Some(11), "all is replayed");
+    let fields = bench.core.pages().root().fields().clone();
+    assert!(
+        fields.revision >= stored + 6,
+        "and most of it stored as it was: {fields:?}"
+    );
+}
+
+/// A transaction that makes much of little is applied in slices of few bytes, and counted as it goes.
+#[test]
+fn a_transaction_of_kept_values_is_applied_in_slices() {
+    const VALUE: usize = 1 << 20;
+    const KEYS: usize = 24;
+    let mut bench = Bench::new(boot());
+    let key = |number: usize| format!("key{number:02}");
+    for number in 0..KEYS {
+        bench.apply(put(&key(number), VALUE));
+    }
+    bench.now += CHECKPOINT_INTERVAL;
+    bench.settle();
+    let appended = |bench: &Bench| bench.core.state().window().appended_bytes();
+    let begun = appended(&bench);
+    let request = keep_all((0..KEYS).map(key));
+    assert!(request.encoded_len() < 1000);
+    propose(&mut bench, 100, &request, 1);
+    let mut completions = Vec::new();
+    let mut answered = 0;
+    while answered == 0 {
+        let before = appended(&bench);
+        bench.core.turn(&mut bench.disk, bench.now).unwrap();
+        let written = appended(&bench) - before;
+        assert!(
+            written <= APPLY_SLICE_BYTES + 2 * VALUE as u64,
+            "{written} bytes in one turn"
+        );
+        let unstored = bench.core.dirty_bytes + bench.core.cut_bytes;
+        assert!(unstored >= appended(&bench) - begun, "{unstored} bytes are counted");
+        let replies: Vec<Reply> = bench.core.take_replies().map(|(_, reply)| reply).collect();
+        answered += applied(&replies);
+        bench.disk.poll(&mut completions);
+        for completion in completions.drain(..) {
+            bench.core.completed(completion).unwrap();
+        }
+    }
+    assert!(appended(&bench) - begun > (KEYS * VALUE) as u64);
+}
+
+/// Entries that each make much are applied few at a time.
+#[test]
+fn puts_that_keep_values_share_turns_by_their_bytes() {
+    const VALUE: usize = 1 << 20;
+    let mut bench = Bench::new(boot());
+    bench.put("key", &vec![b'v'; VALUE]);
+    bench.now += CHECKPOINT_INTERVAL;
+    bench.settle();
+    for token in 11..31 {
+        let request = InternalRaftRequest {
+            put: Some(keep("key")),
+            ..Default::default()
+        };
+        propose(&mut bench, token, &request, 1);
+    }
+    let (mut completions, mut answered) = (Vec::new(), 0);
+    while answered < 20 {
+        let before = bench.core.state().window().appended_bytes();
+        bench.core.turn(&mut bench.disk, bench.now).unwrap();
+        let written = bench.core.state().window().appended_bytes() - before;
+        assert!(
+            written <= APPLY_SLICE_BYTES + 2 * VALUE as u64,
+            "{written} bytes in one turn"
+        );
+        let replies: Vec<Reply> = bench.core.take_replies().map(|(_, reply)| reply).collect();
+        answered += applied(&replies);
+        bench.disk.poll(&mut completions);
+        for completion in completions.drain(..) {
+            bench.core.completed(completion).unwrap();
+        }
+    }
+}
+
+/// The quota sees at once what was made of requests that say little.
+#[test]
+fn kept_values_use_up_the_quota() {
+    let mut boot = boot();
+    boot.options.quota_bytes = Some(8 << 20);
+    let mut bench = Bench::new(boot);
+    bench.put("key", &vec![b'v'; 1 << 20]);
+    let mut taken = 0;
+    let refused = |reply: &Reply| {
+        matches!(
+            reply,
+            Reply::Dropped {
+                reason: Dropped::NoSpace,
+                ..
+            }
+        )
+    };
+    loop {
+        let request = InternalRaftRequest {
+            put: Some(keep("key")),
+            ..Default::default()
+        };
+        propose(&mut bench, 100 + taken, &request, 1);
+        if bench.settle().iter().any(refused) {
+            break;
+        }
+        taken += 1;
+        assert!(taken < 8, "{taken} MiB are taken beside the first");
+    }
 }
 
 #[test]
