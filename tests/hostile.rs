@@ -94,8 +94,13 @@ impl WellBehaved {
 /// Lets `attack` do its worst, and checks what is promised. `stored` bytes are written on the way, which the server
 /// keeps in its event window, and what is on its way to the page file once more.
 fn survives(name: &str, stored: u64, attack: impl FnOnce(&Server)) {
+    survives_within(BUDGET, ATTACKED_BYTES, name, stored, attack);
+}
+
+/// The same with another budget, and so much more memory under attack.
+fn survives_within(budget: &str, attacked_bytes: u64, name: &str, stored: u64, attack: impl FnOnce(&Server)) {
     confined::take_all_descriptors();
-    let server = Server::subject_of_fixed_size(BUDGET, &[]);
+    let server = Server::subject_of_fixed_size(budget, &[]);
     warm_up(&server);
     let before = server.usage();
     let client = WellBehaved::start(&server);
@@ -120,7 +125,7 @@ fn survives(name: &str, stored: u64, attack: impl FnOnce(&Server)) {
     let log = server.log();
     assert!(!log.contains("panic"), "a panic:\n{log}");
     assert!(
-        after.peak_resident_bytes < before.resident_bytes + 2 * stored + ATTACKED_BYTES,
+        after.peak_resident_bytes < before.resident_bytes + 2 * stored + attacked_bytes,
         "memory under attack: {after:?}"
     );
     assert!(
@@ -458,6 +463,29 @@ fn reads_that_nobody_takes() {
         }
         thread::sleep(Duration::from_secs(3));
     });
+}
+
+/// One large record, asked for thousands of times at once, before anybody can notice that no answer is taken: what is
+/// made of the answers stays within a small budget.
+#[test]
+fn large_records_that_nobody_takes() {
+    for (name, path) in [("unary", etcd::RANGE), ("stream", etcd::RANGE_STREAM)] {
+        survives_within("128MiB", 128 << 20, name, 4 << 20, |server| {
+            put_many(server, 1, |_| "large".to_string(), 1_400_000);
+            let read = etcd::get("large").encode_to_vec();
+            let mut bytes = frames::frame(frames::WINDOW_UPDATE, 0, 0, &[0x7f, 0, 0, 0]);
+            for number in 0..500_u32 {
+                let stream = number * 2 + 1;
+                bytes.extend(unary(stream, path, &read));
+                bytes.extend(frames::frame(frames::WINDOW_UPDATE, 0, stream, &[0x40, 0, 0, 0]));
+            }
+            let mut all: Vec<_> = (0..10).map(|_| connect(server)).collect();
+            for raw in &mut all {
+                push(raw, &bytes);
+            }
+            thread::sleep(Duration::from_secs(3));
+        });
+    }
 }
 
 /// More connections than descriptors: those that are there are served, and once they are gone new ones are.

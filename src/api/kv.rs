@@ -8,7 +8,7 @@ use super::service::{Api, Caller};
 use super::short::{Short, is_quick, short_range};
 use super::waiting::{Waiting, WriteRequest};
 use crate::grpc::Status;
-use crate::limits::API_DIRECT_ROWS;
+use crate::limits::{API_DIRECT_BYTES, API_DIRECT_ROWS};
 use crate::mvcc::index::Pinned;
 use crate::mvcc::readers::Hold;
 use crate::mvcc::record::{put_varint, varint_length};
@@ -183,8 +183,10 @@ impl Api {
             true => short_range(&run, pinned, view, &self.pages, self.settings.identity),
             false => Short::No,
         };
-        if let Short::Answer(bytes) = short {
-            self.answer_bytes(net, caller, &bytes);
+        if let Short::Answer(bytes) = &short
+            && (bytes.len() <= API_DIRECT_BYTES || net.has_memory(caller.call))
+        {
+            self.answer_bytes(net, caller, bytes);
             return Ok(());
         }
         let view = view.clone();

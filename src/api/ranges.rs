@@ -117,6 +117,24 @@ impl Walk {
     }
 }
 
+/// Appends a row to a part if it is in memory and takes no more than `left` bytes.
+fn put_resident(
+    view: &View,
+    row: &Row,
+    projection: Projection,
+    buffer: &mut Vec<u8>,
+    left: usize,
+    part: &mut Vec<u8>,
+) -> bool {
+    match row_bytes(row, projection, &Records::resident(view), buffer) {
+        Some(bytes) if answer::kv_length(bytes.len()) <= left => {
+            answer::put_kv(part, bytes);
+            true
+        }
+        _ => false,
+    }
+}
+
 impl Api {
     /// Goes on with a range that is long or needs the disk.
     pub(super) fn spawn_range(&mut self, net: &mut Net, caller: Caller, view: View, run: &RangeRun) {
@@ -298,11 +316,18 @@ impl Task {
         }
     }
 
-    /// Sends parts of the message that was begun: `head`, so many rows of the walk, `tail`. Nothing is made before it
-    /// can be sent.
-    async fn send_rows(&self, walk: &mut Walk, rows: usize, head: Vec<u8>, tail: &[u8]) -> Result<(), Ended> {
+    /// Sends parts of the message that was begun, of `length` bytes: `head`, so many rows of the walk, `tail`. Nothing is made before it
+    /// can be sent, and before its memory is reserved.
+    async fn send_rows(
+        &self,
+        walk: &mut Walk,
+        rows: usize,
+        length: usize,
+        head: Vec<u8>,
+        tail: &[u8],
+    ) -> Result<(), Ended> {
         let (mut part, mut buffer, mut view) = (head, Vec::new(), None);
-        self.wait_for_room().await?;
+        let mut room = self.reserve(API_PART_BYTES.min(length)).await?;
         for _ in 0..rows {
             if walk.batch.is_empty() {
                 view = None;
@@ -315,18 +340,27 @@ impl Task {
                 return Err(Ended::Failed(error::expired()));
             };
             let seen = view.get_or_insert_with(|| self.view());
+            let left = room.bytes().saturating_sub(part.len());
+            if put_resident(seen, &row, walk.projection, &mut buffer, left, &mut part) {
+                continue;
+            }
+            let length = self.row_length(seen, &row, walk.projection, &mut buffer).await?;
+            let length = answer::kv_length(length);
+            if length > left {
+                // No view is held while the caller is waited for.
+                view = None;
+                let full = std::mem::take(&mut part);
+                self.send(|net, call| net.send_part(call, full.into()))?;
+                drop(room);
+                serve::yield_now().await;
+                room = self.reserve(length.max(API_PART_BYTES)).await?;
+                part.reserve(room.bytes());
+            }
+            let seen = view.get_or_insert_with(|| self.view());
             self.with_row(seen, &row, walk.projection, &mut buffer, |row| {
                 answer::put_kv(&mut part, row)
             })
             .await?;
-            if part.len() >= API_PART_BYTES {
-                let full = std::mem::take(&mut part);
-                self.send(|net, call| net.send_part(call, full.into()))?;
-                view = None;
-                serve::yield_now().await;
-                self.wait_for_room().await?;
-                part.reserve(API_PART_BYTES);
-            }
         }
         part.extend_from_slice(tail);
         self.send(|net, call| net.send_part(call, part.into()))
@@ -343,7 +377,7 @@ impl Task {
         let length = head.len() + length + tail.len();
         self.send(|net, call| net.begin_message(call, length))?;
         self.connections.with(|api, _| api.count_sent_bytes(length));
-        self.send_rows(&mut walk, rows, head, &tail).await?;
+        self.send_rows(&mut walk, rows, length, head, &tail).await?;
         self.finish()
     }
 
@@ -366,7 +400,7 @@ impl Task {
             self.send(|net, call| net.begin_message(call, length))?;
             self.connections
                 .with(|api, _| api.count_streamed(Method::RangeStream, length));
-            self.send_rows(&mut walk, rows, head, &tail).await?;
+            self.send_rows(&mut walk, rows, length, head, &tail).await?;
             if end.is_some() {
                 return self.finish();
             }

@@ -10,11 +10,13 @@ use super::memory::{Grant, Grown, ReadMemory};
 use super::records::{PageReads, Records, Unreadable};
 use super::service::{Api, Caller};
 use crate::grpc::Status;
-use crate::limits::{API_MEMORY_POLL, API_MEMORY_WAIT, API_PART_BYTES, FETCHED_RECORD_BYTES, PIN_AGE_MAX};
+use crate::limits::{
+    API_DIRECT_BYTES, API_MEMORY_POLL, API_MEMORY_WAIT, API_PART_BYTES, FETCHED_RECORD_BYTES, PIN_AGE_MAX,
+};
 use crate::mvcc::index::Index;
 use crate::mvcc::revision::Revision;
 use crate::mvcc::view::View;
-use crate::net::{Call, Core, Net};
+use crate::net::{Call, Core, Net, Reserved};
 use crate::raft::messages::{Dropped, Request};
 use crate::reactor::serve::{self, Notify};
 use crate::state::StateError;
@@ -158,7 +160,8 @@ impl Api {
 
     /// Answers with a message that may be long: in parts, as the caller takes them.
     pub(super) fn answer_bytes(&mut self, net: &mut Net, caller: Caller, bytes: &[u8]) {
-        if bytes.len() <= API_PART_BYTES {
+        let is_direct = bytes.len() <= API_DIRECT_BYTES || net.has_memory(caller.call);
+        if bytes.len() <= API_PART_BYTES && is_direct {
             let _ = net.reply(caller.call, bytes.len(), |out| out.extend_from_slice(bytes));
             return self.finished(caller, bytes.len());
         }
@@ -247,6 +250,19 @@ impl Task {
             });
             if has_room {
                 return Ok(());
+            }
+            self.room.notified().await;
+        }
+    }
+
+    /// Waits until the caller takes more and others leave memory for `bytes` of it, and takes hold of that. Who has it
+    /// waits for no other memory.
+    pub(super) async fn reserve(&self, bytes: usize) -> Result<Reserved, Ended> {
+        loop {
+            self.check_open()?;
+            let call = self.caller.call;
+            if let Some(reserved) = self.connections.with(|_, net| net.reserve(call, bytes)) {
+                return Ok(reserved);
             }
             self.room.notified().await;
         }

@@ -388,6 +388,9 @@ pub const API_MEMORY_WAIT: std::time::Duration = std::time::Duration::from_secs(
 pub const API_MEMORY_POLL: std::time::Duration = std::time::Duration::from_millis(5);
 /// What a record takes beside its bytes while it is kept for an answer.
 pub const FETCHED_RECORD_BYTES: usize = 96;
+/// Bytes of an answer that is made in its call's own turn even when answers take more memory than they should: about
+/// what a call that waits takes.
+pub const API_DIRECT_BYTES: usize = 4 << 10;
 /// Bytes a task produces at a time.
 pub const API_PART_BYTES: usize = 64 << 10;
 /// Rows in every chunk of a RangeStream but the last.

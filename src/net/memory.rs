@@ -1,5 +1,8 @@
 //! What a core's connections hold in memory, against the core's shares of the memory budget.
 //!
+//! A part of an answer that takes a while to make has its room reserved first, so that many which begin together do not
+//! all find the same room.
+//!
 //! Up to half of the share for answers, whoever has a window open may fill it. In the other half only those produce
 //! more whose peers take it right away. When the share is used up nobody does, connections whose sockets are full are
 //! not read, and those that have stood still the longest are closed. So peers that do not read cost the others
@@ -15,7 +18,9 @@ use super::service::Service;
 use crate::limits::{GRPC_ASSEMBLY_BYTES, HTTP_CONNECTION_QUEUE_BYTES, NET_BURST_BYTES, NET_SHED_AFTER, NET_WAKE};
 use crate::reactor::allocator;
 use rustc_hash::FxHashSet;
+use std::cell::Cell;
 use std::collections::VecDeque;
+use std::rc::Rc;
 use std::time::Duration;
 
 /// Bytes held for peers.
@@ -27,10 +32,33 @@ pub(super) struct Held {
     pub(super) requests: usize,
 }
 
+/// Room for a part of an answer that is being made: it counts as if the part were queued. Dropped once that is, or will
+/// not be.
+#[derive(Debug)]
+pub struct Reserved {
+    promised: Rc<Cell<usize>>,
+    bytes: usize,
+}
+
+impl Reserved {
+    /// Its size.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.promised.set(self.promised.get() - self.bytes);
+    }
+}
+
 /// All connections together.
 #[derive(Default)]
 pub(super) struct Memory {
     pub(super) held: Held,
+    /// To be queued before long, see [`Reserved`].
+    promised: Rc<Cell<usize>>,
     /// The most that answers took since the allocator was last told to give back.
     answers_peak: usize,
     /// Calls that wait for room in the share, not for their peers, in turn.
@@ -43,6 +71,11 @@ impl Memory {
     pub(super) fn change(&mut self, before: Held, now: Held) {
         self.held.answers = self.held.answers + now.answers - before.answers;
         self.held.requests = self.held.requests + now.requests - before.requests;
+    }
+
+    /// What answers take, and will before long.
+    fn answers(&self) -> usize {
+        self.held.answers + self.promised.get()
     }
 
     /// Has a call woken when there is room.
@@ -84,12 +117,31 @@ impl Net {
 
     /// Whether a call with a window may produce for it.
     pub(super) fn may_produce(&self, slot: usize, call: Call) -> bool {
-        let (held, max) = (self.memory.held.answers, self.options.answers_bytes);
+        let (held, max) = (self.memory.answers(), self.options.answers_bytes);
         if held < max / 2 {
             return true;
         }
         let peer = &self.peers[slot];
         held < max && peer.writing.is_none() && matches!(&peer.protocol, Protocol::Grpc(grpc) if grpc.flows(call.id))
+    }
+
+    /// Whether there is memory for answers to a call, however much its peer takes now.
+    pub fn has_memory(&self, call: Call) -> bool {
+        let slot = self.find(call.connection);
+        slot.is_none_or(|slot| self.may_produce(slot, call))
+    }
+
+    /// Reserves room for `bytes` of an answer, if its peer takes any now and others leave some: then even for more than
+    /// that, since a record is not divided. Else, as after [`Net::notify_writable`], the service is told when there may
+    /// be.
+    pub fn reserve(&mut self, call: Call, bytes: usize) -> Option<Reserved> {
+        if self.capacity(call) == 0 {
+            self.notify_writable(call);
+            return None;
+        }
+        let promised = self.memory.promised.clone();
+        promised.set(promised.get() + bytes);
+        Some(Reserved { promised, bytes })
     }
 
     /// How much a connection may hold of unfinished messages.

@@ -19,6 +19,7 @@ mod service;
 
 pub use self::core::{Core, Options, Speaks};
 pub use exchange::Exchange;
+pub use memory::Reserved;
 pub use peer::{Call, ConnectionKey, Net, PeerInfo, Statistics};
 pub use service::Service;
 
