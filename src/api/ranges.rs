@@ -316,8 +316,8 @@ impl Task {
         }
     }
 
-    /// Sends parts of the message that was begun, of `length` bytes: `head`, so many rows of the walk, `tail`. Nothing is made before it
-    /// can be sent, and before its memory is reserved.
+    /// Sends parts of the message that was begun, of `length` bytes: `head`, so many rows of the walk, `tail`. Nothing
+    /// is made before it can be sent, and before its memory is reserved.
     async fn send_rows(
         &self,
         walk: &mut Walk,

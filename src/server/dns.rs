@@ -277,9 +277,14 @@ pub(super) mod tests {
 
     #[test]
     fn a_long_answer_is_asked_for_by_tcp() {
-        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        // A port that is free for both.
+        let (socket, listener) = std::iter::repeat_with(|| UdpSocket::bind("127.0.0.1:0").unwrap())
+            .find_map(|socket| {
+                let listener = std::net::TcpListener::bind(socket.local_addr().unwrap()).ok()?;
+                Some((socket, listener))
+            })
+            .unwrap();
         let address = socket.local_addr().unwrap();
-        let listener = std::net::TcpListener::bind(address).unwrap();
         std::thread::spawn(move || {
             let mut buffer = [0; 512];
             let (length, from) = socket.recv_from(&mut buffer).unwrap();
