@@ -288,7 +288,8 @@ fn judge_compaction(own: u64, hash: &KvHash, answers: &[Answer]) -> Verdict {
             Verdict::Skipped
         };
     }
-    let quorum = (answers.len() + 1) / 2 + 1;
+    let members = answers.len() + 1;
+    let quorum = members / 2 + 1;
     let Some(majority) = by_hash
         .iter()
         .find(|(_, ids)| ids.len() >= quorum)

@@ -237,8 +237,11 @@ pub(super) mod tests {
         out
     }
 
+    /// Priority, weight, port and host.
+    type Known = (u16, u16, u16, &'static str);
+
     /// A name server that knows these names; of all else there is none.
-    pub fn serve(known: Vec<(&'static str, Vec<(u16, u16, u16, &'static str)>)>) -> SocketAddr {
+    pub fn serve(known: Vec<(&'static str, Vec<Known>)>) -> SocketAddr {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let address = socket.local_addr().unwrap();
         std::thread::spawn(move || {

@@ -134,9 +134,12 @@ impl Program {
     }
 }
 
+/// A name and what it counts in a run.
+pub type Count<R> = (&'static str, fn(&R) -> u64);
+
 impl<R> Runs<R> {
     /// Says what the runs have done, and panics when something that they are for never happened.
-    pub fn summarize(&self, counts: &[(&str, fn(&R) -> u64)]) {
+    pub fn summarize(&self, counts: &[Count<R>]) {
         let sums: Vec<(&str, u64)> = counts
             .iter()
             .map(|(what, field)| (*what, self.reports.iter().map(field).sum()))

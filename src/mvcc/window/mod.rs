@@ -107,8 +107,8 @@ impl WindowView {
         records.for_each(|record| prefetch_bytes(record.event(), WARM_LINES));
     }
 
-    /// The record at exactly this revision as the `key` bucket stores it, to be kept without a copy. It keeps the view's
-    /// blocks alive.
+    /// The record at exactly this revision as the `key` bucket stores it, to be kept without a copy. It keeps the
+    /// view's blocks alive.
     pub fn kept(&self, revision: Revision) -> Option<Bytes> {
         self.get(revision)?;
         let view = self.clone();

@@ -64,7 +64,7 @@ enum Stage {
 /// How it goes on.
 enum Next {
     /// At a later time.
-    At(u64, Stage),
+    At(u64, Box<Stage>),
     /// It is over.
     Over,
 }
@@ -183,7 +183,7 @@ impl World {
             Stage::Answering(received) => self.answer_sender(&transfer, received),
         };
         if let Next::At(time, stage) = next {
-            (transfer.stage, transfer.next_us) = (stage, time);
+            (transfer.stage, transfer.next_us) = (*stage, time);
             self.transfers.push(transfer);
         }
         Ok(())
@@ -228,7 +228,7 @@ impl World {
     }
 
     fn fails(&mut self) -> Next {
-        Next::At(self.soon(), Stage::Answering(false))
+        Next::At(self.soon(), Box::new(Stage::Answering(false)))
     }
 
     fn dial(&mut self, transfer: &mut Transfer) -> Next {
@@ -252,7 +252,7 @@ impl World {
         };
         receiver.is_receiving = true;
         transfer.receiver = Some(receiver.lives);
-        Next::At(self.soon(), Stage::Sending(intake))
+        Next::At(self.soon(), Box::new(Stage::Sending(intake)))
     }
 
     fn send_part(&mut self, transfer: &mut Transfer, mut intake: Intake) -> Result<Next, String> {
@@ -269,7 +269,7 @@ impl World {
                 return Ok(self.fails());
             }
             self.repeat(transfer);
-            return Ok(Next::At(self.soon(), Stage::Received(intake)));
+            return Ok(Next::At(self.soon(), Box::new(Stage::Received(intake))));
         };
         if intake.take(&mut receiver.disk.aside(u64::MAX), &part).is_err() {
             intake.abandon(&mut receiver.disk.aside(u64::MAX));
@@ -278,7 +278,7 @@ impl World {
         }
         transfer.sent.extend(part);
         transfer.until_us = self.now_us + PATIENCE_US;
-        Ok(Next::At(self.soon(), Stage::Sending(intake)))
+        Ok(Next::At(self.soon(), Box::new(Stage::Sending(intake))))
     }
 
     /// Now and then a snapshot comes once more, later, and nobody waits for it.
@@ -324,21 +324,21 @@ impl World {
         receiver.taken = None;
         receiver.inbox.push(FromPeers::Snapshot(received));
         receiver.wake(self.now_us);
-        Next::At(self.now_us + LOOK_US, Stage::Asking)
+        Next::At(self.now_us + LOOK_US, Box::new(Stage::Asking))
     }
 
     fn ask_log_core(&mut self, transfer: &Transfer) -> Next {
         let receiver = self.members.get_mut(&transfer.message.to).expect("it is up");
         let Some(taken) = receiver.taken.take() else {
-            return Next::At(self.now_us + LOOK_US, Stage::Asking);
+            return Next::At(self.now_us + LOOK_US, Box::new(Stage::Asking));
         };
         if taken == Ok(Taken::Installs) {
-            return Next::At(self.soon(), Stage::Placing);
+            return Next::At(self.soon(), Box::new(Stage::Placing));
         }
         intake::throw_away(&mut receiver.disk.aside(u64::MAX), &directory());
         receiver.is_receiving = false;
         self.report.known_snapshots += u64::from(taken.is_ok());
-        Next::At(self.soon(), Stage::Answering(taken.is_ok()))
+        Next::At(self.soon(), Box::new(Stage::Answering(taken.is_ok())))
     }
 
     fn place(&mut self, transfer: &Transfer) -> Next {
@@ -355,7 +355,7 @@ impl World {
         receiver.is_receiving = false;
         receiver.inbox.push(FromPeers::SnapshotInPlace(placed.clone()));
         receiver.wake(self.now_us);
-        Next::At(self.soon(), Stage::Answering(placed == Placed::Yes))
+        Next::At(self.soon(), Box::new(Stage::Answering(placed == Placed::Yes)))
     }
 
     /// The answer may get lost; then the sender takes it for failed.
