@@ -128,6 +128,8 @@ pub struct LogCore {
     /// Why it is not known whether it can.
     pub(super) half_installed: Option<String>,
     next_tick: Duration,
+    /// Whether a member waits for a checkpoint to be sent to it.
+    snapshot_wanted: bool,
     pub(super) was_leader: bool,
     last_leader: u64,
     /// When this member last learned who leads, or that nobody does.
@@ -186,6 +188,7 @@ impl LogCore {
             installed_at: None,
             half_installed: None,
             next_tick: Duration::ZERO,
+            snapshot_wanted: false,
             was_leader: false,
             last_leader: 0,
             led_since: Duration::ZERO,
@@ -448,12 +451,17 @@ impl LogCore {
         }
         let pressure = self.pressure();
         let no_space = pressure == Pressure::Disk;
-        let due_bytes = self.options.memory.checkpoint_at;
+        self.snapshot_wanted |= self.replica.node_ref().take_snapshot_wanted();
+        let due_bytes = match self.snapshot_wanted {
+            true => 0,
+            false => self.options.memory.checkpoint_at,
+        };
         if self.applier.is_idle()
             && self
                 .checkpoints
                 .is_due(now, &self.state, self.dirty_bytes, due_bytes, pressure)
         {
+            self.snapshot_wanted = false;
             self.cut();
             self.replica.pump(disk, now);
         }

@@ -390,6 +390,11 @@ impl Node {
         storage.release_to(position.index, kept, bytes_max);
     }
 
+    /// As [`LogStorage::take_snapshot_wanted`](super::storage::LogStorage::take_snapshot_wanted).
+    pub fn take_snapshot_wanted(&self) -> bool {
+        self.raw.store().take_snapshot_wanted()
+    }
+
     /// Payload bytes of the entries that are not applied.
     pub fn unapplied_bytes(&self) -> usize {
         self.raw.store().unapplied_bytes()

@@ -6,6 +6,7 @@
 
 use raft::eraftpb::{ConfState, Entry, HardState, Snapshot, SnapshotMetadata};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
+use std::cell::Cell;
 use std::collections::VecDeque;
 
 /// Entries after `released_index`, and the state raft-rs starts from.
@@ -23,6 +24,8 @@ pub struct LogStorage {
     conf_state: ConfState,
     /// What a durable checkpoint holds: a snapshot that can be sent.
     snapshot: Option<SnapshotMetadata>,
+    /// Whether somebody needed one, and there was none that would do.
+    snapshot_wanted: Cell<bool>,
 }
 
 /// An entry's place in the log. The term is 0 of the start of the log, and where it is not known.
@@ -51,6 +54,7 @@ impl LogStorage {
             hard_state,
             conf_state,
             snapshot: None,
+            snapshot_wanted: Cell::new(false),
         };
         storage.append(entries);
         storage
@@ -104,6 +108,11 @@ impl LogStorage {
             index: position.index,
             term: position.term,
         });
+    }
+
+    /// Whether a checkpoint is needed for somebody to get a snapshot. Asking again is for the next one.
+    pub fn take_snapshot_wanted(&self) -> bool {
+        self.snapshot_wanted.take()
     }
 
     /// The state machine holds everything up to and including `index`.
@@ -211,14 +220,22 @@ impl Storage for LogStorage {
         Ok(self.last())
     }
 
-    fn snapshot(&self, request_index: u64, _to: u64) -> raft::Result<Snapshot> {
-        match &self.snapshot {
-            Some(metadata) if metadata.index >= request_index.max(self.released.index) => Ok(Snapshot {
-                metadata: Some(metadata.clone()),
-                ..Default::default()
-            }),
-            _ => Err(raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable)),
-        }
+    /// A member takes only a snapshot in which it is a member: one that joined since the last checkpoint waits for the
+    /// next.
+    fn snapshot(&self, request_index: u64, to: u64) -> raft::Result<Snapshot> {
+        let does = |metadata: &&SnapshotMetadata| {
+            let ConfState { voters, learners, .. } = metadata.get_conf_state();
+            let is_member = voters.contains(&to) || learners.contains(&to);
+            is_member && metadata.index >= request_index.max(self.released.index)
+        };
+        let Some(metadata) = self.snapshot.as_ref().filter(does) else {
+            self.snapshot_wanted.set(true);
+            return Err(raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable));
+        };
+        Ok(Snapshot {
+            metadata: Some(metadata.clone()),
+            ..Default::default()
+        })
     }
 }
 
@@ -331,10 +348,19 @@ mod tests {
     fn a_snapshot_is_a_checkpoint_that_what_is_held_continues() {
         let mut storage = storage();
         assert!(storage.snapshot(0, 1).is_err());
+        assert!(storage.take_snapshot_wanted());
         storage.set_snapshot(Position { index: 6, term: 2 }, ConfState::from((vec![1, 2], vec![3])));
         let metadata = storage.snapshot(0, 1).unwrap().metadata.unwrap();
         assert_eq!((metadata.index, metadata.term), (6, 2));
         assert_eq!(metadata.conf_state.unwrap().learners, [3]);
+        assert!(!storage.take_snapshot_wanted());
         assert!(storage.snapshot(7, 1).is_err(), "older than what is asked for");
+        assert!(storage.take_snapshot_wanted() && !storage.take_snapshot_wanted());
+        assert!(storage.snapshot(0, 3).is_ok());
+        assert!(
+            storage.snapshot(0, 4).is_err(),
+            "it would not be taken by one who is no member in it"
+        );
+        assert!(storage.take_snapshot_wanted());
     }
 }
