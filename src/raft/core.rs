@@ -131,7 +131,7 @@ pub struct LogCore {
     /// Whether a member waits for a checkpoint to be sent to it.
     snapshot_wanted: bool,
     pub(super) was_leader: bool,
-    last_leader: u64,
+    pub(super) last_leader: u64,
     /// When this member last learned who leads, or that nobody does.
     pub(super) led_since: Duration,
     pub(super) counters: Counters,
@@ -424,33 +424,13 @@ impl LogCore {
         }
     }
 
-    /// Says who leads from now on, as far as this member knows.
-    fn tell_leader(&mut self, leader: u64) {
-        let term = self.replica.node().term();
-        let name = |id| self.state.members().get(id).map_or("", |member| &member.name);
-        let (member, was) = (
-            format_args!("{:x}", self.member_id),
-            format_args!("{:x}", self.last_leader),
-        );
-        match leader {
-            0 => tracing::warn!(%member, term, was, name = name(self.last_leader), "lost the leader"),
-            id if id == self.member_id => tracing::info!(%member, term, "became the leader"),
-            id => tracing::info!(%member, term, leader = %format_args!("{id:x}"), name = name(id), "has a leader"),
-        }
-    }
-
     /// Whether apply must wait for a checkpoint to take what is dirty (DESIGN 12 (19)).
     pub(super) fn is_saturated(&self) -> bool {
         self.dirty_bytes + self.cut_bytes > self.options.memory.unstored_max
     }
 
-    fn checkpoint<D: Disk>(&mut self, disk: &mut D, now: Duration) -> Result<bool, Fatal> {
-        if self.applier.no_space && self.checkpoints.has_room() {
-            tracing::info!("there is room again; writes are taken");
-            self.applier.no_space = false;
-        }
-        let pressure = self.pressure();
-        let no_space = pressure == Pressure::Disk;
+    /// Begins a checkpoint when it is time for one.
+    fn cut_if_due<D: Disk>(&mut self, disk: &mut D, now: Duration, pressure: Pressure) {
         self.snapshot_wanted |= self.replica.node_ref().take_snapshot_wanted();
         let due_bytes = match self.snapshot_wanted {
             true => 0,
@@ -465,6 +445,16 @@ impl LogCore {
             self.cut();
             self.replica.pump(disk, now);
         }
+    }
+
+    fn checkpoint<D: Disk>(&mut self, disk: &mut D, now: Duration) -> Result<bool, Fatal> {
+        if self.applier.no_space && self.checkpoints.has_room() {
+            tracing::info!("there is room again; writes are taken");
+            self.applier.no_space = false;
+        }
+        let pressure = self.pressure();
+        let no_space = pressure == Pressure::Disk;
+        self.cut_if_due(disk, now, pressure);
         let durable = self.replica.wal().durable();
         match self.checkpoints.step(disk, durable, now, pressure)? {
             Event::None => return Ok(false),

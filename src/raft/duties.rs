@@ -81,6 +81,21 @@ impl LogCore {
         })
     }
 
+    /// Says who leads from now on, as far as this member knows.
+    pub(super) fn tell_leader(&mut self, leader: u64) {
+        let term = self.replica.node().term();
+        let name = |id| self.state.members().get(id).map_or("", |member| &member.name);
+        let (member, was) = (
+            format_args!("{:x}", self.member_id),
+            format_args!("{:x}", self.last_leader),
+        );
+        match leader {
+            0 => tracing::warn!(%member, term, was, name = name(self.last_leader), "lost the leader"),
+            id if id == self.member_id => tracing::info!(%member, term, "became the leader"),
+            id => tracing::info!(%member, term, leader = %format_args!("{id:x}"), name = name(id), "has a leader"),
+        }
+    }
+
     /// Lets serve cores see this member's place in the cluster.
     pub(super) fn note_standing(&mut self) {
         let own = self.state.members().get(self.member_id);
