@@ -1,12 +1,20 @@
-//! Members that lag too far get the whole state: of ringd from etcd, and of etcd from ringd.
+//! Members that lag too far get the whole state: of ringd from etcd, of etcd from ringd, and under the eyes of clients.
+
+use std::time::Duration;
 
 use ringd::proto::etcdserverpb as pb;
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::{
     block_on,
-    cluster::Cluster,
-    etcd::{COMPACT, DELETE_RANGE, LEASE_GRANT, LEASE_TIME_TO_LIVE, PUT, RANGE, delete, get, put},
-    roaming::Roaming,
+    cluster::{Cluster, PATIENCE},
+    etcd::{
+        COMPACT, DELETE_RANGE, LEASE_GRANT, LEASE_TIME_TO_LIVE, PUT, RANGE, WATCH, create_watch, delete, get,
+        get_prefix, put,
+    },
+    grpc::{Status, Stream},
+    proxy::Proxies,
+    roaming::{Roaming, silence},
     server::Program,
 };
 
@@ -15,6 +23,9 @@ const FLAGS: [&str; 2] = ["--snapshot-count=50", "--snapshot-catchup-entries=10"
 /// Written while a member is away; a checkpoint is made after a few megabytes.
 const WRITES: usize = 200;
 const VALUE_BYTES: usize = 100_000;
+
+/// After which streams to a peer are given up, and more.
+const SILENCE: Duration = Duration::from_secs(7);
 
 /// Writes keys, one after the other, that are told apart by `round`.
 async fn write(client: &mut Roaming, round: &str) {
@@ -91,4 +102,124 @@ fn an_etcd_that_lags_gets_our_state() {
 #[test]
 fn a_member_that_lags_gets_etcds_state() {
     catches_up([Program::Reference, Program::Reference, Program::Ringd]);
+}
+
+/// A watch of the keys below a prefix through one member, begun again behind what was seen last whenever it ends, as
+/// clientv3 does. It wants no leader: who does is told that there is none.
+struct Watcher {
+    client: Roaming,
+    stream: Option<Stream>,
+    keys: Vec<String>,
+    revision: i64,
+    begun: usize,
+}
+
+impl Watcher {
+    fn new(address: String) -> Self {
+        Self {
+            client: Roaming::new(vec![address], 0),
+            stream: None,
+            keys: Vec::new(),
+            revision: 0,
+            begun: 0,
+        }
+    }
+
+    /// Waits until the watch has shown these and nothing else.
+    async fn sees(&mut self, expected: &[String]) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.keys.len() < expected.len() {
+            let seen = self.keys.len();
+            assert!(
+                Instant::now() < deadline,
+                "only {seen} of {} events came",
+                expected.len()
+            );
+            if self.step().await.is_err() {
+                (self.stream, self.client) = (None, self.client.again());
+                sleep(Duration::from_millis(50)).await;
+            }
+            assert!(
+                expected.starts_with(&self.keys),
+                "a gap or a repetition: {:?}",
+                self.keys
+            );
+        }
+    }
+
+    /// Takes the next answer, if one comes before long.
+    async fn step(&mut self) -> Result<(), Status> {
+        if self.stream.is_none() {
+            self.begun += 1;
+            let mut stream = self.client.stream(WATCH, &[]).await?;
+            stream.send(&create_watch(pb::WatchCreateRequest {
+                key: "watched/".into(),
+                range_end: "watched0".into(),
+                start_revision: self.revision + 1,
+                ..Default::default()
+            }))?;
+            self.stream = Some(stream);
+        }
+        let stream = self.stream.as_mut().expect("it was just begun");
+        let Ok(next) = timeout(Duration::from_secs(1), stream.next::<pb::WatchResponse>()).await else {
+            return Ok(());
+        };
+        let next = next?.ok_or_else(silence)?;
+        assert!(!next.canceled, "{next:?}");
+        for row in next.events.into_iter().filter_map(|event| event.kv) {
+            assert!(row.mod_revision > self.revision, "repeated: {row:?}");
+            self.revision = row.mod_revision;
+            self.keys.push(String::from_utf8(row.key.to_vec()).expect("text"));
+        }
+        Ok(())
+    }
+}
+
+/// A member is cut off from the others, not from its clients, and then gets their state. What is watched there goes
+/// on without a gap and without repetition.
+#[test]
+fn watches_go_on_over_a_snapshot() {
+    let mut cluster = Cluster::unfounded(&[Program::subject(); 3], &FLAGS);
+    let proxies = Proxies::between(&mut cluster);
+    cluster.found();
+    proxies.know(&cluster);
+    cluster.wait();
+    block_on(async {
+        cluster.lead(0).await;
+        let mut watcher = Watcher::new(cluster.members[2].address());
+        let present = cluster.addresses()[..2].to_vec();
+        let mut client = Roaming::new(present, 0);
+        let mut expected = Vec::new();
+        for round in 0..2 {
+            for number in 0..10 {
+                let key = format!("watched/{round}/{number}");
+                client.call::<pb::PutResponse>(PUT, &put(&key, "x")).await;
+                expected.push(key);
+            }
+            watcher.sees(&expected).await;
+            for (from, to) in [(0, 2), (1, 2), (2, 0), (2, 1)] {
+                proxies.cut(from, to);
+            }
+            for number in 10..20 {
+                let key = format!("watched/{round}/{number}");
+                client.call::<pb::PutResponse>(PUT, &put(&key, "x")).await;
+                expected.push(key);
+            }
+            write(&mut client, "unwatched").await;
+            let before = sent_by(&cluster, 0) + sent_by(&cluster, 1);
+            // What is on its way is lost with the streams.
+            sleep(SILENCE).await;
+            proxies.mend();
+            watcher.sees(&expected).await;
+            let after = sent_by(&cluster, 0) + sent_by(&cluster, 1);
+            assert!(after > before, "it caught up without a snapshot");
+        }
+        cluster.wait();
+        cluster.settle().await;
+        assert_eq!(watcher.keys, expected);
+        assert!(watcher.begun > 2, "the member began anew twice");
+        let mut client = Roaming::new(vec![cluster.members[2].address()], 0);
+        let read: pb::RangeResponse = client.call(RANGE, &get_prefix("watched/")).await;
+        assert_eq!(read.count as usize, expected.len());
+    });
 }

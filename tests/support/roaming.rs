@@ -77,6 +77,11 @@ impl Roaming {
         self.at = (self.at + 1) % self.addresses.len();
     }
 
+    /// The same client with a new connection.
+    pub fn again(&self) -> Self {
+        Self::new(self.addresses.clone(), self.at)
+    }
+
     async fn connected(&mut self) -> Result<&Channel, Status> {
         if self.channel.is_none() {
             let connected = Channel::connect(&self.addresses[self.at]).await;
