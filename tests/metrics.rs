@@ -11,9 +11,8 @@ use support::grpc::{Channel, Stream};
 use support::server::{Program, Server};
 
 /// The families of etcd 3.7.1, with their kinds. What is missing on purpose: those of Go's runtime,
-/// `etcd_server_go_version`, `etcd_server_feature_enabled` (no gate has an effect here), and
-/// `etcd_server_apply_duration_seconds` (an entry takes about a microsecond, and reading the clock would be a part of
-/// that).
+/// `etcd_server_go_version`, and `etcd_server_apply_duration_seconds` (an entry takes about a microsecond, and reading
+/// the clock would be a part of that).
 const FAMILIES: &[(&str, &str)] = &[
     ("etcd_cluster_version", "gauge"),
     ("etcd_debugging_auth_revision", "gauge"),
@@ -97,6 +96,7 @@ const FAMILIES: &[(&str, &str)] = &[
     ("etcd_network_client_grpc_sent_bytes_total", "counter"),
     ("etcd_network_known_peers", "gauge"),
     ("etcd_server_client_requests_total", "counter"),
+    ("etcd_server_feature_enabled", "gauge"),
     ("etcd_server_has_leader", "gauge"),
     ("etcd_server_health_failures", "counter"),
     ("etcd_server_health_success", "counter"),
@@ -376,4 +376,23 @@ fn etcd_counts_the_same() {
     for family in here {
         assert!(families(&page).contains(family), "etcd has no {family:?}");
     }
+}
+
+#[cfg(feature = "blackbox")]
+#[test]
+fn gates_are_told_as_etcd_tells_them() {
+    let told = |program: Program| {
+        let server = Server::start(
+            program,
+            &["--feature-gates=LeaseCheckpoint=true,AllBeta=false,AllAlpha=false"],
+        );
+        let page = page(&server);
+        let lines = page
+            .lines()
+            .filter(|line| line.starts_with("etcd_server_feature_enabled"));
+        lines.map(str::to_string).collect::<Vec<_>>()
+    };
+    let ours = told(Program::Ringd);
+    assert_eq!(ours, told(Program::Reference));
+    assert!(ours.iter().any(|line| line.ends_with("} 1")), "{ours:?}");
 }

@@ -12,6 +12,7 @@ mod watching;
 use super::health::{self, Kind as Checks};
 use super::method::Method;
 use super::service::Api;
+use crate::config::gates::Gates;
 use crate::metrics::Kind::{Counter, Gauge, Histogram};
 use crate::metrics::{self, CODES, CoreMetrics, LatencySum, MethodMetrics, Registry, SharedHistogram, Text};
 use crate::mvcc::interval::RangeEnd;
@@ -56,6 +57,7 @@ impl Api {
             put_leases(&mut text, status);
         }
         self.put_versions(&mut text);
+        put_gates(&mut text, &self.settings.gates);
         peers::put(&mut text, self.settings.identity.member_id, &self.settings.peers);
         unused::put(&mut text);
         watching::put(&mut text, registry);
@@ -105,6 +107,17 @@ impl Api {
             .any(|member| member.id == own && member.is_learner);
         let help = "Whether this member is a learner.";
         text.single("etcd_server_is_learner", Gauge, help, flag(learner));
+    }
+}
+
+fn put_gates(text: &mut Text, gates: &Gates) {
+    text.family(
+        "etcd_server_feature_enabled",
+        Gauge,
+        "1 for a feature gate that is open.",
+    );
+    for (name, stage, is_open) in gates.all() {
+        text.series(&[("name", name), ("stage", stage.name())], flag(is_open));
     }
 }
 

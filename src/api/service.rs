@@ -13,6 +13,7 @@ use super::memory::ReadMemory;
 use super::method::Method;
 use super::records::PageReads;
 use super::waiting::Waiting;
+use crate::config::gates::Gates;
 use crate::grpc::{Code, Request as GrpcRequest, Status};
 use crate::http::http1;
 use crate::limits::API_PART_BYTES;
@@ -51,6 +52,8 @@ pub struct Settings {
     pub max_request_bytes: usize,
     /// `--quota-backend-bytes` as `Status` reports it.
     pub quota_reported: i64,
+    /// `--feature-gates`.
+    pub gates: Gates,
     /// The version reported.
     pub version: &'static str,
     /// Time until an unanswered request is given up.

@@ -15,6 +15,16 @@ pub enum Stage {
     Beta,
 }
 
+impl Stage {
+    /// Its name where etcd tells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Stage::Alpha => "ALPHA",
+            Stage::Beta => "BETA",
+        }
+    }
+}
+
 /// Every gate but the two that stand for a stage. What is on by default is what is [`Stage::Beta`].
 const GATES: &[(&str, Stage)] = &[
     ("CompactHashCheck", Stage::Alpha),
@@ -78,6 +88,15 @@ impl Gates {
         set.copied().unwrap_or(*stage == Stage::Beta)
     }
 
+    /// Every gate with its stage and whether it is open, those that stand for a stage first.
+    pub fn all(&self) -> impl Iterator<Item = (&'static str, Stage, bool)> {
+        let stages = STAGES
+            .iter()
+            .map(|(name, stage)| (*name, *stage, self.set.get(name).copied().unwrap_or(false)));
+        let gates = GATES.iter().map(|(name, stage)| (*name, *stage, self.is_open(name)));
+        stages.chain(gates)
+    }
+
     /// Checks what gates need of each other; what is to be warned of.
     pub fn check(&self) -> Result<Option<String>, ConfigError> {
         match (self.is_open("LeaseCheckpoint"), self.is_open("LeaseCheckpointPersist")) {
@@ -118,6 +137,17 @@ mod tests {
         assert!(all.is_open("LeaseCheckpoint") && all.is_open("LeaseCheckpointPersist"));
         assert!(!all.is_open("PriorityRequest") && !all.is_open("FastLeaseKeepAlive"));
         assert!(all.is_open("TxnModeWriteWithSharedBuffer"));
+    }
+
+    #[test]
+    fn all_gates_are_told_by_name() {
+        let told = gates("AllBeta=false,FastLeaseKeepAlive=true").unwrap();
+        let told: Vec<_> = told.all().collect();
+        assert_eq!(told.len(), GATES.len() + STAGES.len());
+        assert!(told.is_sorted_by_key(|(name, ..)| *name), "{told:?}");
+        assert!(told.contains(&("AllBeta", Stage::Beta, false)));
+        assert!(told.contains(&("FastLeaseKeepAlive", Stage::Beta, true)));
+        assert!(told.contains(&("TxnModeWriteWithSharedBuffer", Stage::Beta, false)));
     }
 
     #[test]

@@ -341,6 +341,7 @@ fn settings(config: &Config, budget: &Budget, member: &Member, metrics: Arc<crat
         max_txn_operations: config.max_txn_operations,
         max_request_bytes: config.max_request_bytes,
         quota_reported: config.quota_reported,
+        gates: config.gates.clone(),
         version: ETCD_VERSION,
         request_timeout: Duration::from_secs(5) + 2 * config.election_timeout,
         progress_interval: config.progress_interval,
