@@ -196,18 +196,11 @@ fn refused(error: MemberError) -> Status {
             "etcdserver: re-configuration failed due to not enough started members",
         ),
         MemberError::Unhealthy => (Code::Unavailable, "etcdserver: unhealthy cluster"),
-        MemberError::LearnerNotReady { matched, last } => {
-            // Clients know the answer by its text; how far the learner lags is in the log.
-            tracing::warn!(
-                matched,
-                last,
-                "a learner is not promoted: it lags too far behind the leader"
-            );
-            (
-                Code::FailedPrecondition,
-                "etcdserver: can only promote a learner member which is in sync with leader",
-            )
-        }
+        // Clients know the answer by its text; how far the learner lags is in the leader's log.
+        MemberError::LearnerNotReady => (
+            Code::FailedPrecondition,
+            "etcdserver: can only promote a learner member which is in sync with leader",
+        ),
         MemberError::NotLeader => (Code::FailedPrecondition, "etcdserver: not leader"),
     };
     Status::new(code, text)

@@ -193,10 +193,7 @@ impl Forward {
             match answer.status {
                 200 => Some(Ok(serde_json::from_slice(&answer.body).ok()?)),
                 404 => Some(Err(MemberError::NotFound)),
-                412 if text.contains("in sync with leader") => {
-                    let (matched, last) = (0, 0);
-                    Some(Err(MemberError::LearnerNotReady { matched, last }))
-                }
+                412 if text.contains("in sync with leader") => Some(Err(MemberError::LearnerNotReady)),
                 412 if text.contains("can only promote a learner") => Some(Err(MemberError::NotLearner)),
                 _ => None,
             }

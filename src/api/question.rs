@@ -137,9 +137,13 @@ impl Api {
             (About::Renewal(_), _) => {
                 self.respond_to_peer(net, exchange, Response::error(400, NOT_PRIMARY), false);
             }
-            (About::Promotion(_), Reply::Members { result, .. }) => {
+            (About::Promotion(id), Reply::Members { result, .. }) => {
                 let response = promoted(self.settings.identity.cluster_id, result);
                 let has_cluster = response.status != 200;
+                if has_cluster {
+                    let error = response.body.trim_end();
+                    tracing::warn!("member-id" = format!("{id:x}"), error, "failed to promote a member");
+                }
                 self.respond_to_peer(net, exchange, response, has_cluster);
             }
             (about, _) => self.unanswered(net, exchange, about),
@@ -189,7 +193,7 @@ fn promoted(cluster_id: u64, result: Result<Vec<Member>, MemberError>) -> Respon
         Ok(members) => peer::members(cluster_id, &members),
         Err(MemberError::NotFound) => Response::error(404, "membership: ID not found"),
         Err(MemberError::NotLearner) => Response::error(412, "membership: can only promote a learner member"),
-        Err(MemberError::LearnerNotReady { .. }) => Response::error(
+        Err(MemberError::LearnerNotReady) => Response::error(
             412,
             "etcdserver: can only promote a learner member which is in sync with leader",
         ),

@@ -201,10 +201,18 @@ impl LogCore {
             return Err(MemberError::NotFound);
         }
         let node = self.replica.node();
-        let last = node.last_index();
+        let (last, _) = node.progress(self.member_id).unwrap_or_default();
         let (matched, _) = node.progress(id).unwrap_or_default();
         if matched.saturating_mul(100) < last.saturating_mul(PROMOTION_MATCH_PERCENT) {
-            return Err(MemberError::LearnerNotReady { matched, last });
+            tracing::error!(
+                "learner-id" = format_args!("{id:x}"),
+                matched,
+                "leader-matched" = last,
+                "learner-ready-percent" = matched as f64 / last as f64,
+                "ready-percent-threshold" = PROMOTION_MATCH_PERCENT as f64 / 100.0,
+                "rejecting promote learner: learner is not ready"
+            );
+            return Err(MemberError::LearnerNotReady);
         }
         Ok(())
     }
@@ -296,7 +304,7 @@ impl LogCore {
 
     fn promotion_refused(&mut self, error: MemberError) {
         let reason = match error {
-            MemberError::LearnerNotReady { .. } => {
+            MemberError::LearnerNotReady => {
                 "etcdserver: can only promote a learner member which is in sync with leader"
             }
             MemberError::NotFound => "membership: ID not found",

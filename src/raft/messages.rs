@@ -241,13 +241,8 @@ pub enum MemberError {
     NotEnoughStarted,
     /// Too few members are connected.
     Unhealthy,
-    /// The learner lags too far behind.
-    LearnerNotReady {
-        /// Entries it is known to have.
-        matched: u64,
-        /// Entries the leader has.
-        last: u64,
-    },
+    /// The learner lags too far behind the leader, whose log says how far.
+    LearnerNotReady,
     /// Only the leader can tell.
     NotLeader,
 }

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use ringd::proto::etcdserverpb as pb;
+use serde_json::Value;
 
 use crate::support::{
     block_on,
@@ -35,6 +36,25 @@ fn wait_for(cluster: &Cluster, member: usize, name: &str) {
     }
 }
 
+/// What the log of a member says of promotions that were refused: the parts that are etcd's.
+fn refusals(cluster: &Cluster, member: usize) -> Vec<String> {
+    let log = cluster.members[member].log();
+    let events = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let refused = events.filter(|event| {
+        let message = event["msg"].as_str().unwrap_or_default();
+        message.starts_with("rejecting promote learner") || message == "failed to promote a member"
+    });
+    let parts = [
+        "level",
+        "msg",
+        "learner-ready-percent",
+        "ready-percent-threshold",
+        "error",
+    ];
+    let told = refused.map(|event| parts.map(|part| event[part].to_string()).join(" "));
+    told.collect()
+}
+
 /// Promotions as they went, at the leader alone.
 fn promotions(program: Program) -> Vec<Vec<String>> {
     let cluster = Cluster::of_three(program);
@@ -55,9 +75,8 @@ fn promotions(program: Program) -> Vec<Vec<String>> {
     assert_eq!(said(&["member", "promote", &id]).code, Some(1));
     assert_eq!(cluster.etcdctl(&[1], &["member", "promote", &id]).code, Some(1));
     assert_eq!(said(&["member", "promote", "1234"]).code, Some(1));
-    (0..2)
-        .map(|member| series(&cluster, member, "etcd_server_learner_promote"))
-        .collect()
+    let counted = (0..2).map(|member| series(&cluster, member, "etcd_server_learner_promote"));
+    counted.chain([refusals(&cluster, 0)]).collect()
 }
 
 #[test]
@@ -65,6 +84,11 @@ fn promotions_are_counted_as_etcd_counts_them() {
     let ours = promotions(Program::Ringd);
     assert_eq!(ours, promotions(Program::Reference));
     assert_eq!(ours[0].len(), 3, "{ours:?}");
+    assert_eq!(
+        ours[2].len(),
+        3,
+        "twice it was not ready, once another member had asked: {ours:?}"
+    );
 }
 
 #[test]
