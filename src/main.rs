@@ -23,11 +23,18 @@ fn main() -> ExitCode {
         tracing::warn!("{warning}");
     }
     match ringd::server::run(&config) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => {
+            tracing::info!("stopped");
+            ExitCode::SUCCESS
+        }
         Err(error) => {
             tracing::error!("{error}");
             tell(&format!("ringd: {error}"));
-            ExitCode::FAILURE
+            if error.is_of_the_flags() {
+                ExitCode::from(USAGE)
+            } else {
+                ExitCode::FAILURE
+            }
         }
     }
 }

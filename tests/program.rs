@@ -80,6 +80,36 @@ fn version_is_told_in_etcds_four_lines() {
     assert_eq!(ours[3], etcds[3]);
 }
 
+#[test]
+fn the_start_tells_cores_and_memory() {
+    let server = Server::start(
+        Program::Ringd,
+        &["--log-level=info", "--cores=1", "--memory-budget=64MiB"],
+    );
+    let log = server.log();
+    let line = log.lines().find(|line| line.contains("cores and memory to use"));
+    let told: serde_json::Value = serde_json::from_str(line.expect("the line")).expect("JSON");
+    assert_eq!((&told["level"], &told["cores"]), (&"info".into(), &1.into()));
+    assert_eq!(
+        told["serve-cpus"],
+        format!("[{}]", told["log-cpus"].as_str().expect("a list"))
+    );
+    for (name, parts) in [
+        ("memory-budget", 32),
+        ("event-window", 7),
+        ("not-stored-yet", 6),
+        ("index", 7),
+        ("page-caches", 3),
+        ("log-core-page-caches", 1),
+        ("proposals", 1),
+        ("answers", 2),
+        ("requests", 1),
+        ("long-reads", 4),
+    ] {
+        assert_eq!(told[name].as_u64(), Some(parts << 21), "{name} in {told}");
+    }
+}
+
 /// As under `taskset`: the mask is inherited.
 #[test]
 fn no_thread_leaves_the_mask_of_the_process() {

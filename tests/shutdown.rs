@@ -66,7 +66,7 @@ fn stored_revision(server: &Server) -> i64 {
 }
 
 fn what_is_in_flight_is_finished(signal: &str) {
-    let mut server = Server::start(Program::Ringd, &[]);
+    let mut server = Server::start(Program::Ringd, &["--log-level=info"]);
     let mut acknowledged = 0;
     let local = LocalSet::new();
     block_on(local.run_until(async {
@@ -91,6 +91,9 @@ fn what_is_in_flight_is_finished(signal: &str) {
         drop(idle);
     }));
     assert!(server.stop_told().success());
+    let log = server.log();
+    let last = log.lines().last().expect("a line");
+    assert!(last.contains(r#""msg":"stopped""#), "the log ends with {last}");
     assert!(
         stored_revision(&server) >= acknowledged,
         "the last checkpoint lacks writes"

@@ -12,6 +12,7 @@ pub mod values;
 
 use crate::limits::MEMORY_BUDGET_MIN;
 use cluster::{Discovery, InitialCluster};
+use flags::Handling;
 use gates::Gates;
 use parse::Texts;
 use std::path::PathBuf;
@@ -194,10 +195,10 @@ impl Config {
             catchup_entries: unsigned(&texts, "snapshot-catchup-entries")?,
             heartbeat_interval: Duration::from_millis(unsigned(&texts, "heartbeat-interval")?),
             election_timeout: Duration::from_millis(unsigned(&texts, "election-timeout")?),
-            listen_client_urls: urls(&texts, "listen-client-urls")?,
-            listen_client_http_urls: urls(&texts, "listen-client-http-urls")?,
-            listen_metrics_urls: urls(&texts, "listen-metrics-urls")?,
-            listen_peer_urls: urls(&texts, "listen-peer-urls")?,
+            listen_client_urls: listened(&texts, "listen-client-urls")?,
+            listen_client_http_urls: listened(&texts, "listen-client-http-urls")?,
+            listen_metrics_urls: listened(&texts, "listen-metrics-urls")?,
+            listen_peer_urls: listened(&texts, "listen-peer-urls")?,
             advertise_client_urls: urls(&texts, "advertise-client-urls")?
                 .into_iter()
                 .map(|url| url.text)
@@ -315,6 +316,20 @@ fn urls(texts: &Texts, name: &str) -> Result<Vec<Url>, ConfigError> {
     parsed.map_err(|problem| ConfigError::new(format!("--{name}: {problem}")))
 }
 
+/// URLs to listen on, which name addresses of this machine.
+fn listened(texts: &Texts, name: &str) -> Result<Vec<Url>, ConfigError> {
+    let urls = urls(texts, name)?;
+    let named = urls.iter().find(|url| !url.is_bindable());
+    match named {
+        Some(url) => Err(ConfigError::new(format!(
+            "--{name}: expected IP in URL for binding ({}); give an address of this machine, localhost, or 0.0.0.0 for \
+             all of them",
+            url.text
+        ))),
+        None => Ok(urls),
+    }
+}
+
 fn integer(texts: &Texts, name: &str) -> Result<i64, ConfigError> {
     let text = texts.get(name);
     text.parse()
@@ -354,14 +369,19 @@ fn boolean(texts: &Texts, name: &str) -> Result<bool, ConfigError> {
     values::boolean(texts.get(name)).map_err(|problem| ConfigError::new(format!("--{name}: {problem}")))
 }
 
-/// The help text: every flag with its default and one line.
+/// The help text: every flag with its default and one line, and what is not to be expected of it.
 pub fn help() -> String {
     let mut text = String::from(
         "Usage:\n\n  ringd [flags]\n      Start one member.\n\n  ringd --version\n  ringd --help\n\nFlags:\n\n",
     );
     for flag in flags::FLAGS {
         let default = if flag.default.is_empty() { "''" } else { flag.default };
-        text.push_str(&format!("  --{} {default}\n      {}\n", flag.name, flag.help));
+        let mark = match flag.handling {
+            Handling::Used => "",
+            Handling::Tuning => " [no effect]",
+            Handling::Refused => " [refused for now]",
+        };
+        text.push_str(&format!("  --{} {default}\n      {}{mark}\n", flag.name, flag.help));
     }
     text
 }
@@ -433,6 +453,31 @@ mod tests {
         assert!(config(&["--log-level=loud"]).is_err());
         let error = config(&["--compact-hash-check-time=0s"]).unwrap_err();
         assert_eq!(error, "--compact-hash-check-time must be >0 (set to 0s)");
+    }
+
+    #[test]
+    fn help_marks_what_does_nothing_and_what_is_refused() {
+        let help = help();
+        for flag in flags::FLAGS {
+            let start = format!("  --{} ", flag.name);
+            let mut lines = help.lines().skip_while(|line| !line.starts_with(&start)).skip(1);
+            let line = lines.next().unwrap();
+            let (refused, idle) = (line.ends_with(" [refused for now]"), line.ends_with(" [no effect]"));
+            assert_eq!(refused, flag.handling == Handling::Refused, "{line}");
+            assert_eq!(idle, flag.handling == Handling::Tuning, "{line}");
+        }
+    }
+
+    #[test]
+    fn only_addresses_are_listened_on() {
+        for name in ["listen-peer-urls", "listen-metrics-urls", "listen-client-http-urls"] {
+            let error = config(&[&format!("--{name}=http://example.com:80")]).unwrap_err();
+            let expected = format!("--{name}: expected IP in URL for binding (http://example.com:80)");
+            assert!(error.starts_with(&expected), "{error}");
+            for host in ["127.0.0.1", "localhost", "[::1]", "0.0.0.0"] {
+                assert!(config(&[&format!("--{name}=http://{host}:80")]).is_ok(), "{host}");
+            }
+        }
     }
 
     #[test]

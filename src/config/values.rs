@@ -152,7 +152,12 @@ pub fn url(text: &str) -> Result<Url, String> {
 }
 
 impl Url {
-    /// The address to bind, IPv4 first; only addresses and `localhost` can be bound, as etcd has it.
+    /// Whether it can be bound: only addresses and `localhost` can, as etcd has it.
+    pub fn is_bindable(&self) -> bool {
+        matches!(self.host.as_str(), "" | "localhost") || self.host.parse::<IpAddr>().is_ok()
+    }
+
+    /// The address to bind, IPv4 first.
     pub fn bind_address(&self) -> Result<SocketAddr, String> {
         if let Ok(address) = self.host.parse::<IpAddr>() {
             return Ok(SocketAddr::new(address, self.port));

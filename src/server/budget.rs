@@ -12,6 +12,8 @@ use crate::reactor::cgroup;
 /// largest message takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
+    /// What is shared out.
+    pub total: u64,
     /// The log core's: window, what is not stored yet, its caches, the index, proposals.
     pub log_core: Memory,
     /// The page caches of all serve cores.
@@ -36,7 +38,7 @@ impl Budget {
 
     fn shares(total: u64, max_request_bytes: usize) -> Budget {
         let share = |parts: u64| usize::try_from(total / 32 * parts).unwrap_or(usize::MAX);
-        let message = max_request_bytes + GRPC_OVERHEAD_BYTES;
+        let message = max_request_bytes.saturating_add(GRPC_OVERHEAD_BYTES);
         let unstored = (share(3) as u64).min(UNSTORED_BYTES_MAX);
         let log_core = Memory {
             window: share(7).min(WINDOW_BYTES_MAX),
@@ -49,11 +51,12 @@ impl Budget {
             index_max: share(7),
         };
         Budget {
+            total,
             log_core,
             page_caches: share(3).min(PAGE_CACHE_BYTES_MAX),
             answers: share(2).max(message),
             requests: share(1).max(message),
-            reads: share(4).max(2 * message),
+            reads: share(4).max(message.saturating_mul(2)),
         }
     }
 }

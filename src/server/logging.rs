@@ -5,6 +5,8 @@
 
 use crate::config::{Config, ETCD_VERSION};
 use crate::http::date::Civil;
+use crate::reactor::roles::Roles;
+use crate::server::budget::Budget;
 use std::fmt::{self, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tracing::field::{Field, Visit};
@@ -71,6 +73,29 @@ pub fn tell_configuration(config: &Config) {
         cores = config.cores,
         "memory-budget" = config.memory_budget,
         "starting an etcd server"
+    );
+}
+
+/// Tells which CPUs are used for what, and the shares of the memory budget in bytes, under README's names. The
+/// configuration only says what was asked for.
+pub fn tell_resources(roles: &Roles, budget: &Budget) {
+    let log_core = &budget.log_core;
+    let serving: Vec<_> = roles.serve.iter().map(|role| role.cpus.cpus()).collect();
+    tracing::info!(
+        cores = roles.cores(),
+        "log-cpus" = ?roles.log.cpus.cpus(),
+        "serve-cpus" = ?serving,
+        "memory-budget" = budget.total,
+        "event-window" = log_core.window,
+        "not-stored-yet" = 2 * log_core.unstored_max,
+        index = log_core.index_max,
+        "page-caches" = budget.page_caches,
+        "log-core-page-caches" = 2 * log_core.cache,
+        proposals = log_core.pending_max,
+        answers = budget.answers,
+        requests = budget.requests,
+        "long-reads" = budget.reads,
+        "cores and memory to use"
     );
 }
 

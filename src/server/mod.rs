@@ -123,6 +123,13 @@ pub enum ServerError {
     },
 }
 
+impl ServerError {
+    /// Whether it is in what the flags say, and not in the state of machine, data or cluster.
+    pub fn is_of_the_flags(&self) -> bool {
+        matches!(self, ServerError::Roles(_))
+    }
+}
+
 /// What ends the server.
 enum End {
     /// SIGTERM or SIGINT.
@@ -144,6 +151,7 @@ pub fn run(config: &Config) -> Result<(), ServerError> {
     let allowance = Allowance::of_this_process().map_err(system("ask which CPUs may be used"))?;
     let roles = assign((config.cores > 0).then_some(config.cores), &allowance)?;
     let budget = Budget::of(config);
+    logging::tell_resources(&roles, &budget);
     let listeners = listen(config)?;
     let (ends, ended) = mpsc::channel();
     watch_signals(termination, ends.clone())?;
