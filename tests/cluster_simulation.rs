@@ -115,3 +115,8 @@ fn an_expiry_without_confirmed_leadership_is_noticed() {
         &["a member ended lease", "was renewed and is gone"],
     );
 }
+
+#[test]
+fn a_value_that_a_snapshot_brought_differently_is_noticed() {
+    notice_as(Canary::AlteredSnapshot, 4, &["HashKV", "not linearizable"]);
+}

@@ -45,6 +45,8 @@ pub enum Canary {
     AnswerBeforeCommit,
     /// Who led revokes leases without asking whether it still does.
     UnconfirmedExpiry,
+    /// One byte of one value is another one in a snapshot that arrives.
+    AlteredSnapshot,
 }
 
 /// What a run that went well has done.

@@ -2,8 +2,8 @@
 //! carried in parts by a network that is slow, breaks off, and repeats them. Either side may die at any moment, the
 //! receiver also between any two operations of its disk.
 
-use super::World;
 use super::member::Member;
+use super::{Canary, World};
 use crate::io::faulty::FaultyDisk;
 use crate::limits::{SNAPSHOT_CACHE_BYTES, SNAPSHOT_STEP_RECORDS};
 use crate::pages::{PageCache, ReadFailure, Root};
@@ -129,6 +129,17 @@ impl Transfer {
                 Err(error) => return Err(format!("a snapshot can't be read: {error}")),
             }
         }
+    }
+}
+
+/// Changes a byte of the first value that is long enough: it repeats a word of eight bytes.
+fn alter_value(part: &mut [u8]) {
+    let repeats = |at: &usize| {
+        let (word, rest) = part[*at..at + 24].split_at(8);
+        word.iter().any(|byte| *byte != word[0]) && word == &rest[..8] && word == &rest[8..]
+    };
+    if let Some(at) = (0..part.len().saturating_sub(24)).find(repeats) {
+        part[at + 12] ^= 1;
     }
 }
 
@@ -261,7 +272,7 @@ impl World {
         let part = transfer.part(disk)?;
         let breaks = part.is_some() && self.network.breaks();
         let receiver = self.members.get_mut(&to).expect("it is up");
-        let Some(part) = part.filter(|_| !breaks) else {
+        let Some(mut part) = part.filter(|_| !breaks) else {
             if breaks {
                 self.report.broken_snapshots += 1;
                 intake.abandon(&mut receiver.disk.aside(u64::MAX));
@@ -271,6 +282,9 @@ impl World {
             self.repeat(transfer);
             return Ok(Next::At(self.soon(), Box::new(Stage::Received(intake))));
         };
+        if self.canary == Canary::AlteredSnapshot {
+            alter_value(&mut part);
+        }
         if intake.take(&mut receiver.disk.aside(u64::MAX), &part).is_err() {
             intake.abandon(&mut receiver.disk.aside(u64::MAX));
             receiver.is_receiving = false;
