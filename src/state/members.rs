@@ -5,7 +5,7 @@
 use crate::proto::membershippb::{ClusterMemberAttrSetRequest, ClusterVersionSetRequest, DowngradeInfoSetRequest};
 use crate::state::backend::names::REMOVED;
 use crate::state::error::StateError;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A member, as etcd keeps it in JSON.
@@ -14,7 +14,7 @@ pub struct Member {
     /// Its id.
     pub id: u64,
     /// Where peers reach it.
-    #[serde(rename = "peerURLs")]
+    #[serde(rename = "peerURLs", deserialize_with = "list")]
     pub peer_urls: Vec<String>,
     /// Whether it has no vote.
     #[serde(rename = "isLearner", default, skip_serializing_if = "std::ops::Not::not")]
@@ -23,8 +23,18 @@ pub struct Member {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub name: String,
     /// Where clients reach it.
-    #[serde(rename = "clientURLs", default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        rename = "clientURLs",
+        default,
+        deserialize_with = "list",
+        skip_serializing_if = "Vec::is_empty"
+    )]
     pub client_urls: Vec<String>,
+}
+
+/// A list as Go writes it: `null` when there is none. etcd's promotions of learners are such, for they name no URLs.
+fn list<'de, D: Deserializer<'de>>(json: D) -> Result<Vec<String>, D::Error> {
+    Ok(Option::deserialize(json)?.unwrap_or_default())
 }
 
 /// A downgrade that is under way or was cancelled, as etcd keeps it in JSON.
@@ -273,6 +283,10 @@ mod tests {
             restored.restore_member(key, value.as_ref().unwrap()).unwrap();
         }
         assert!(restored.iter().eq(members.iter()) && restored.is_removed(9));
+        // As Go writes a list that is none.
+        let json = br#"{"id":1,"peerURLs":null,"clientURLs":null}"#;
+        restored.restore_member(b"1", json).unwrap();
+        assert_eq!(restored.get(1).unwrap().peer_urls.len(), 0);
         assert!(restored.restore_member(b"xyz", b"{}").is_err() && restored.restore_member(b"1", b"{").is_err());
     }
 

@@ -1,6 +1,6 @@
 //! Every member serves: whatever is asked of one is seen at the others, whoever leads and of whatever kind they are.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ringd::proto::etcdserverpb as pb;
 
@@ -184,4 +184,35 @@ fn a_mixed_cluster_replicates_both_ways() {
             cluster.settle().await;
         }
     });
+}
+
+/// etcd's own change says less of the member than ours: no URLs at all.
+#[test]
+fn etcd_promotes_a_learner_of_ringds() {
+    let loose = ["--strict-reconfig-check=false"];
+    let programs = [Program::Ringd, Program::Reference, Program::Ringd];
+    let mut cluster = Cluster::unfounded(&programs, &loose);
+    cluster.found();
+    cluster.wait();
+    block_on(cluster.lead(1));
+    let new = cluster.prepare(Program::Ringd, "four");
+    let url = format!("--peer-urls=http://{}", cluster.members[new].peer_address());
+    let added = cluster.etcdctl(&[1], &["member", "add", "four", "--learner", &url]);
+    assert_eq!(added.code, Some(0), "{added:?}");
+    let id = added.out.split_whitespace().nth(1).expect("an id").to_string();
+    cluster.members[new].spawn().expect("a member starts");
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let promoted = cluster.etcdctl(&[1], &["member", "promote", &id]);
+        if promoted.code == Some(0) {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{promoted:?}");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    cluster.wait();
+    block_on(writes_are_seen_everywhere(&cluster, "promoted"));
+    for member in &mut cluster.members {
+        assert!(member.is_running(), "{}", member.log());
+    }
 }
