@@ -62,6 +62,16 @@ fn clusters_keep_every_promise() {
     ]);
 }
 
+/// What a deposed leader had appended behind the end of its successor's log was waited for until somebody wrote again.
+#[test]
+fn seeds_that_failed_once() {
+    for seed in [12472] {
+        if let Err(failure) = run_caught(seed, Canary::None) {
+            panic!("seed {seed} failed: {}", failure.reason);
+        }
+    }
+}
+
 #[test]
 fn a_seed_repeats_to_the_byte() {
     for seed in [3, 8] {

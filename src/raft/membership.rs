@@ -315,11 +315,12 @@ impl LogCore {
         *self.counters.promotions_refused.entry(reason).or_default() += 1;
     }
 
-    /// Whether a change can be made to the members applied so far; the outer error is one in the entry.
+    /// Whether a change can be made to the members applied so far; the outer error is one in the entry. Nobody can be
+    /// member 0, so it is never found: clients may name it, and raft leaves out such a change by itself.
     fn check(&self, change: &ConfChange) -> Result<Result<Option<Context>, MemberError>, String> {
         let members = self.state.members();
         let id = change.node_id;
-        if members.is_removed(id) {
+        if id == 0 || members.is_removed(id) {
             return Ok(Err(MemberError::NotFound));
         }
         let context = match change.change_type {
@@ -390,7 +391,9 @@ impl LogCore {
             tracing::warn!("this member was removed from the cluster; stopping");
             self.changes.removed_at = Some(now);
         }
-        self.changes.connected.remove(&id);
+        if self.state.members().get(id).is_none() {
+            self.changes.connected.remove(&id);
+        }
         self.tell_members();
     }
 

@@ -81,10 +81,11 @@ impl Waiters {
         assert!(before.is_none(), "request id {id:x} is in use");
     }
 
-    /// Who waits for the entry that is applied now, by its position. Those whose entries were replaced go to `dropped`.
+    /// Who waits for the entry that is applied now, by its position. Those whose entries were replaced go to `dropped`,
+    /// and so do those whose entries come behind it and are of an earlier term: nothing older follows in any log.
     pub fn take(&mut self, applied: Position, dropped: &mut Vec<Waiter>) -> Option<Waiter> {
         while let Some(first) = self.queue.front() {
-            if first.position.index > applied.index {
+            if first.position.index > applied.index && first.position.term >= applied.term {
                 return None;
             }
             let first = self.queue.pop_front().expect("there is a first one");
@@ -157,11 +158,25 @@ mod tests {
         }
         assert_eq!(waiters.take(at(4, 2), &mut dropped), None);
         assert_eq!(waiters.take(at(5, 2), &mut dropped), Some(waiter(5)));
-        assert_eq!(waiters.take(at(6, 3), &mut dropped), None, "another leader's entry");
-        assert_eq!(dropped, [waiter(6)]);
-        assert_eq!(waiters.take(at(8, 2), &mut dropped), Some(waiter(8)));
-        assert_eq!(dropped, [waiter(6), waiter(7)]);
+        assert_eq!(waiters.take(at(6, 2), &mut dropped), Some(waiter(6)));
+        assert_eq!((&dropped[..], waiters.count()), (&[][..], 2));
+        assert_eq!(waiters.take(at(7, 3), &mut dropped), None, "another leader's entry");
+        assert_eq!(dropped, [waiter(7), waiter(8)]);
         assert_eq!((waiters.count(), waiters.bytes()), (0, 0));
+    }
+
+    /// However long nothing more is written.
+    #[test]
+    fn what_lay_behind_the_end_of_a_later_leaders_log_is_dropped() {
+        let mut waiters = Waiters::default();
+        let mut dropped = Vec::new();
+        for index in 5..8 {
+            waiters.appended(at(index, 2), Some(waiter(index)), 10, &mut dropped);
+        }
+        assert_eq!(waiters.take(at(5, 2), &mut dropped), Some(waiter(5)));
+        assert_eq!((waiters.take(at(6, 3), &mut dropped), waiters.count()), (None, 0));
+        assert_eq!(dropped, [waiter(6), waiter(7)]);
+        assert_eq!(waiters.bytes(), 0);
     }
 
     #[test]

@@ -81,6 +81,49 @@ fn remove(cluster: &mut Cluster, leader: u64, follower: u64) {
     cluster.put(4, "b");
 }
 
+/// Clients may name member 0, and an etcd that leads appends such a change like any other.
+#[test]
+fn a_change_of_member_0_finds_nobody_and_holds_up_nothing() {
+    let mut cluster = Cluster::new(&[1, 2, 3]);
+    let leader = cluster.elect();
+    cluster.connect_all();
+    for asked in [leader, if leader == 1 { 2 } else { 1 }] {
+        let update = MemberChange::Update {
+            id: 0,
+            peer_urls: vec!["http://127.0.0.1:1".to_string()],
+        };
+        for change in [MemberChange::Remove(0), update, MemberChange::Promote(0)] {
+            let expected = match change {
+                MemberChange::Promote(_) if asked != leader => MemberError::NotLeader,
+                _ => MemberError::NotFound,
+            };
+            assert_eq!(cluster.change(asked, change.clone()), Err(expected), "{change:?}");
+        }
+    }
+    cluster.put(leader, "after");
+    cluster.assert_equal();
+}
+
+/// A change of a member says nothing of the connection to it.
+#[test]
+fn a_member_whose_urls_change_stays_connected() {
+    let mut cluster = Cluster::new(&[1, 2, 3]);
+    let leader = cluster.elect();
+    cluster.connect_all();
+    let (updated, gone) = match leader {
+        1 => (2, 3),
+        2 => (1, 3),
+        _ => (1, 2),
+    };
+    let update = MemberChange::Update {
+        id: updated,
+        peer_urls: vec!["http://127.0.0.1:1".to_string()],
+    };
+    cluster.change(leader, update).unwrap();
+    let members = cluster.change(leader, MemberChange::Remove(gone)).unwrap();
+    assert_eq!(members.len(), 2, "a majority of those left is connected");
+}
+
 #[test]
 fn a_removed_member_ends() {
     let mut cluster = Cluster::new(&[1, 2, 3]);

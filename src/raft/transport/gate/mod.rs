@@ -204,12 +204,12 @@ fn proposal(message: &Message) -> Result<(), Refusal> {
     entries.try_for_each(|entry| content(entry.entry_type, &entry.data))
 }
 
-/// Every member would have to apply them, and none could.
+/// Every member would have to apply them, and none could. Nothing more may be refused here than what no leader, etcd's
+/// included, appends: it would send the entry again for ever.
 fn content(kind: i32, data: &bytes::Bytes) -> Result<(), Refusal> {
     match EntryType::try_from(kind) {
         Ok(EntryType::EntryNormal) => Ok(()),
         Ok(EntryType::EntryConfChange) => match ConfChange::decode(data.clone()) {
-            Ok(change) if change.node_id == 0 => Err(Refusal::Entries("a change of member 0".to_string())),
             Ok(_) => Ok(()),
             Err(error) => Err(Refusal::Entries(format!("a membership change: {error}"))),
         },

@@ -275,7 +275,7 @@ fn entries_that_nobody_could_apply_do_not_come_through() {
     assert!(with(0, b"anything"));
     assert!(with(1, &[0x10, 3, 0x18, 9]));
     assert!(!with(1, &[0x10, 9]), "an unknown change");
-    assert!(!with(1, &[0x10, 0]), "of member 0");
+    assert!(with(1, &[0x10, 1, 0x18, 0]), "of member 0, which clients may name");
     assert!(!with(1, &[0xff]), "none at all");
     assert!(!with(2, &[]), "a ConfChangeV2");
     assert!(!with(3, &[]), "of an unknown type");
