@@ -156,6 +156,9 @@ const STEPS: &[(&[usize], &[&str])] = &[
     ),
     (LEADER, &["member", "remove", "1234"]),
     (FOLLOWER, &["member", "remove", "1234"]),
+    (LEADER, &["member", "remove", "0"]),
+    (FOLLOWER, &["member", "remove", "0"]),
+    (LEADER, &["member", "update", "0", "--peer-urls=http://127.0.0.1:1"]),
     (LEADER, &["member", "update", "1234", "--peer-urls=http://127.0.0.1:1"]),
     (
         FOLLOWER,
