@@ -3,6 +3,8 @@
 
 mod support;
 
+#[path = "cluster/again.rs"]
+mod again;
 #[path = "cluster/alone.rs"]
 mod alone;
 #[path = "cluster/corruption.rs"]

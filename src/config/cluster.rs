@@ -3,15 +3,34 @@
 use super::parse::Texts;
 use super::{ConfigError, values};
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
-/// The cluster as the command line describes it. Looked at only while there is no log.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The cluster as the command line describes it. Not looked at when there is a log, which knows better: a member may be
+/// started anew with another name or other URLs and the old flag.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InitialCluster {
-    /// Peer URLs by member name, this member's among them.
+    /// Peer URLs by member name, this member's among them; nobody's when there is a log.
     pub members: BTreeMap<String, Vec<String>>,
     /// Whether it exists already, and this member joins it.
     pub exists: bool,
+}
+
+/// What has to agree with the initial cluster: this member itself.
+pub(super) struct Own<'a> {
+    /// `--name`.
+    pub name: &'a str,
+    /// `--initial-advertise-peer-urls`.
+    pub peer_urls: &'a [String],
+    /// Whether it was a member before.
+    pub has_log: bool,
+}
+
+/// Whether there is a log in a directory, that is, whether its member has begun already.
+pub fn has_log(wal_directory: &Path) -> bool {
+    let names = std::fs::read_dir(wal_directory).into_iter().flatten().flatten();
+    let mut names = names.map(|entry| entry.file_name());
+    names.any(|name| name.to_string_lossy().ends_with(".wal"))
 }
 
 /// Who tells with whom a new cluster begins, if it is not the command line.
@@ -106,11 +125,10 @@ fn place(endpoint: &str) -> Result<String, ConfigError> {
 }
 
 impl InitialCluster {
-    /// What the flags say of the member `name`, whose own peer URLs are `advertised`.
+    /// What the flags say of `own`.
     pub(super) fn from_texts(
         texts: &Texts,
-        name: &str,
-        advertised: Vec<String>,
+        own: &Own,
         discovery: Option<&Discovery>,
     ) -> Result<InitialCluster, ConfigError> {
         let exists = match texts.get("initial-cluster-state") {
@@ -122,13 +140,19 @@ impl InitialCluster {
                 )));
             }
         };
+        if own.has_log {
+            return Ok(InitialCluster {
+                exists,
+                ..Default::default()
+            });
+        }
         let mut cluster = InitialCluster::parse(texts.get("initial-cluster"), exists)?;
         if cluster.members.is_empty() {
             // Who the others are is found out later, if it is at all.
-            cluster.members.insert(name.to_string(), advertised.clone());
+            cluster.members.insert(own.name.to_string(), own.peer_urls.to_vec());
         }
         if discovery.is_none() {
-            cluster.check(name, advertised)?;
+            cluster.check(own.name, own.peer_urls.to_vec())?;
         }
         Ok(cluster)
     }

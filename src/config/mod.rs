@@ -11,7 +11,7 @@ pub mod parse;
 pub mod values;
 
 use crate::limits::MEMORY_BUDGET_MIN;
-use cluster::{Discovery, InitialCluster};
+use cluster::{Discovery, InitialCluster, Own};
 use flags::Handling;
 use gates::Gates;
 use parse::Texts;
@@ -168,22 +168,20 @@ impl Config {
     pub fn from_texts(texts: Texts) -> Result<Config, ConfigError> {
         check_relations(&texts)?;
         let name = texts.get("name").to_string();
-        let data_directory = match texts.get("data-dir") {
-            "" => PathBuf::from(format!("{name}.etcd")),
-            directory => PathBuf::from(directory),
-        };
-        let wal_directory = match texts.get("wal-dir") {
-            "" => data_directory.join("member").join("wal"),
-            directory => PathBuf::from(directory),
-        };
+        let (data_directory, wal_directory) = directories(&texts, &name);
         let quota = integer(&texts, "quota-backend-bytes")?;
         let quota_reported = if quota == 0 { QUOTA_BYTES_DEFAULT } else { quota };
         let outputs = values::list(texts.get("log-outputs"));
         let advertised = urls(&texts, "initial-advertise-peer-urls")?;
         let advertised: Vec<String> = advertised.into_iter().map(|url| url.text).collect();
         let discovery = Discovery::from_texts(&texts)?;
+        let own = Own {
+            name: &name,
+            peer_urls: &advertised,
+            has_log: cluster::has_log(&wal_directory),
+        };
         Ok(Config {
-            initial_cluster: InitialCluster::from_texts(&texts, &name, advertised.clone(), discovery.as_ref())?,
+            initial_cluster: InitialCluster::from_texts(&texts, &own, discovery.as_ref())?,
             discovery,
             advertise_peer_urls: advertised,
             advance_election: boolean(&texts, "initial-election-tick-advance")?,
@@ -234,6 +232,19 @@ impl Config {
             warnings: texts.warnings,
         })
     }
+}
+
+/// Where the data and the log are.
+fn directories(texts: &Texts, name: &str) -> (PathBuf, PathBuf) {
+    let data_directory = match texts.get("data-dir") {
+        "" => PathBuf::from(format!("{name}.etcd")),
+        directory => PathBuf::from(directory),
+    };
+    let wal_directory = match texts.get("wal-dir") {
+        "" => data_directory.join("member").join("wal"),
+        directory => PathBuf::from(directory),
+    };
+    (data_directory, wal_directory)
 }
 
 fn memory_budget(text: &str) -> Result<u64, String> {
@@ -453,6 +464,36 @@ mod tests {
         assert!(config(&["--log-level=loud"]).is_err());
         let error = config(&["--compact-hash-check-time=0s"]).unwrap_err();
         assert_eq!(error, "--compact-hash-check-time must be >0 (set to 0s)");
+    }
+
+    #[test]
+    fn with_a_log_the_initial_cluster_is_nobodys_business() {
+        let directory = tempfile::tempdir().unwrap();
+        let wal_directory = directory.path().join("member").join("wal");
+        std::fs::create_dir_all(&wal_directory).unwrap();
+        let data_directory = format!("--data-dir={}", directory.path().display());
+        let stale = [
+            "--initial-cluster=default=http://localhost:2390",
+            "--initial-cluster=b=http://localhost:2380",
+            "--initial-cluster=default=http://localhost:2380,b=http://localhost:2380",
+            "--initial-cluster=default",
+        ];
+        for flag in stale {
+            config(&[&data_directory, flag]).unwrap_err();
+        }
+        std::fs::write(wal_directory.join("0000000000000000-0000000000000000.wal"), "").unwrap();
+        for flag in stale {
+            let config = config(&[&data_directory, flag, "--name=new"]).unwrap();
+            assert_eq!((config.name.as_str(), config.initial_cluster.members.len()), ("new", 0));
+        }
+        // These don't depend on what is there.
+        let both = [
+            "--discovery-srv=example.com",
+            "--initial-cluster=default=http://localhost:2380",
+        ];
+        for flags in [&["--initial-cluster-state=old"][..], &both] {
+            config(&[&[data_directory.as_str()], flags].concat()).unwrap_err();
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use super::dns::Resolver;
 use super::{ServerError, discovery};
 use crate::config::Config;
-use crate::config::cluster::Discovery;
+use crate::config::cluster::{Discovery, has_log};
 use crate::limits::{PEER_ASK_BYTES, PEER_ASK_TIMEOUT};
 use crate::raft::replica::Identity;
 use crate::state::identity::{cluster_id, member_id};
@@ -33,7 +33,7 @@ struct Told {
 impl Origin {
     /// Finds out.
     pub fn of(config: &Config) -> Result<Origin, ServerError> {
-        if has_log(config) {
+        if has_log(&config.wal_directory) {
             return Ok(Origin::default());
         }
         let found = match &config.discovery {
@@ -90,12 +90,6 @@ fn discovered(config: &Config, discovery: &Discovery) -> Result<Config, String> 
         }
     }
     Ok(config)
-}
-
-fn has_log(config: &Config) -> bool {
-    let names = std::fs::read_dir(&config.wal_directory).into_iter().flatten().flatten();
-    let mut names = names.map(|entry| entry.file_name());
-    names.any(|name| name.to_string_lossy().ends_with(".wal"))
 }
 
 /// Refuses to found a cluster that was founded: this member has lost its data, and its id with it.
