@@ -29,6 +29,10 @@ pub const RAFT_COMMITTED_BYTES_PER_READY_MAX: u64 = 16 << 20;
 
 /// Bytes of entries kept in memory behind a checkpoint for followers that lag; who lags further gets a snapshot.
 pub const RAFT_CATCHUP_BYTES_MAX: usize = 64 << 20;
+/// While a snapshot is on its way: so many times what the event window may take, if that is more.
+pub const SNAPSHOT_CATCHUP_WINDOWS: usize = 2;
+/// How long a member that has received a snapshot may take to go on from there, as etcd has it.
+pub const SNAPSHOT_CATCHUP_TIME: std::time::Duration = std::time::Duration::from_secs(30);
 /// Bytes of entries that a follower holds and has not applied, above which it takes no more.
 pub const RAFT_UNAPPLIED_BYTES_MAX: usize = 128 << 20;
 /// A write to the log that takes longer is said to be slow, as etcd has it.

@@ -17,11 +17,12 @@ use super::proposals::Proposals;
 use super::publication::Publication;
 use super::reads::{Asker, Reads};
 use super::replica::{Identity, Replica, ReplicaError};
+use super::retention::SnapshotsOnTheirWay;
 use super::standing::Standing;
 use super::waiters::{Waiter, Waiters};
 use crate::config::values::AutoCompaction;
 use crate::io::disk::{Completion, Disk};
-use crate::limits::{INSTALLED_MEMBER_STAYS, RAFT_CATCHUP_BYTES_MAX, SNAPSHOT_TAKEN_TIMEOUT};
+use crate::limits::{INSTALLED_MEMBER_STAYS, SNAPSHOT_TAKEN_TIMEOUT};
 use crate::mvcc::readers::Readers;
 use crate::pages::{PageStore, StoreFailure};
 use crate::proto::etcdserverpb::AlarmType;
@@ -130,6 +131,7 @@ pub struct LogCore {
     next_tick: Duration,
     /// Whether a member waits for a checkpoint to be sent to it.
     snapshot_wanted: bool,
+    pub(super) snapshots_under_way: SnapshotsOnTheirWay,
     pub(super) was_leader: bool,
     pub(super) last_leader: u64,
     /// When this member last learned who leads, or that nobody does.
@@ -189,6 +191,7 @@ impl LogCore {
             half_installed: None,
             next_tick: Duration::ZERO,
             snapshot_wanted: false,
+            snapshots_under_way: SnapshotsOnTheirWay::default(),
             was_leader: false,
             last_leader: 0,
             led_since: Duration::ZERO,
@@ -473,16 +476,10 @@ impl LogCore {
                     index: committed.position.index,
                     reason: format!("the membership of its checkpoint: {error}"),
                 })?;
-                // A member that is short of room, or alone, keeps nothing for those who lag behind.
-                let alone = self.replica.node().is_alone();
-                let kept = if no_space || alone {
-                    0
-                } else {
-                    self.options.catchup_entries
-                };
                 let position = committed.position;
+                let kept = self.kept_behind(position.index, no_space, now);
                 self.replica
-                    .checkpointed(position, conf_state, kept, RAFT_CATCHUP_BYTES_MAX);
+                    .checkpointed(position, conf_state, kept.entries, kept.bytes_max);
                 // The older of the two meta pages may have to be fallen back to (DESIGN 12 (6)).
                 let needed = self.checkpoints.store().log_needed_after();
                 let logged = if no_space { 0 } else { self.options.catchup_entries };

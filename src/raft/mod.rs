@@ -27,6 +27,7 @@ mod publication;
 mod reads;
 pub mod replica;
 mod restore;
+mod retention;
 mod room;
 pub mod standing;
 pub mod storage;

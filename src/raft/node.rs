@@ -9,7 +9,7 @@
 use super::storage::{LogStorage, Position};
 use bytes::Bytes;
 use raft::eraftpb::{ConfChange, ConfState, Entry, EntryType, HardState, Message, MessageType};
-use raft::{Config, RawNode, SnapshotStatus, StateRole};
+use raft::{Config, ProgressState, RawNode, SnapshotStatus, StateRole};
 use std::collections::VecDeque;
 
 /// What raft asks to be written before it may go on.
@@ -266,6 +266,16 @@ impl Node {
         self.raw.report_snapshot(id, status);
     }
 
+    /// Of a leader: the entry that the oldest snapshot stands for of those that are on their way to members.
+    pub fn oldest_snapshot_under_way(&self) -> Option<u64> {
+        if !self.is_leader() {
+            return None;
+        }
+        let progress = self.raw.raft.prs().iter();
+        let under_way = progress.filter(|(_, progress)| progress.state == ProgressState::Snapshot);
+        under_way.map(|(_, progress)| progress.pending_snapshot).min()
+    }
+
     /// The next batch to persist. Call until `None`; the batches must be persisted in this order, and `persisted`
     /// called for each.
     pub fn next_batch(&mut self) -> Option<Batch> {
@@ -398,6 +408,11 @@ impl Node {
     /// Payload bytes of the entries that are not applied.
     pub fn unapplied_bytes(&self) -> usize {
         self.raw.store().unapplied_bytes()
+    }
+
+    /// The oldest entry that is held in memory.
+    pub fn first_index(&self) -> u64 {
+        self.raw.raft.raft_log.first_index()
     }
 
     /// Whether this member leads.

@@ -75,11 +75,13 @@ impl LogCore {
             // It would be the old state's answer.
             return;
         }
-        let node = self.replica.node();
         match event {
             FromPeers::Message(message) => self.step(*message, now),
-            FromPeers::Unreachable(id) => node.unreachable(id),
-            FromPeers::SnapshotSent { id, received } => node.snapshot_sent(id, received),
+            FromPeers::Unreachable(id) => self.replica.node().unreachable(id),
+            FromPeers::SnapshotSent { id, received } => {
+                self.note_snapshots(now);
+                self.replica.node().snapshot_sent(id, received);
+            }
             FromPeers::Removed => self.told_removed(now),
             FromPeers::Connected { id, is_connected } => self.connected(id, is_connected, now),
             FromPeers::Snapshot(received) => self.take_snapshot(received, now),

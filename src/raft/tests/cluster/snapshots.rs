@@ -89,6 +89,37 @@ fn snapshot_of(cluster: &mut Cluster) -> (RaftMessage, Root) {
     cluster.snapshots.remove(0)
 }
 
+/// Whether the leader has the entry at `index` for who asks, whatever is written and checkpointed meanwhile.
+fn is_kept(cluster: &mut Cluster, leader: u64, index: u64) -> bool {
+    for round in 0..3 {
+        for number in 0..20 {
+            cluster.put(leader, &format!("meanwhile {round} {number}"));
+        }
+        for id in [1, 2] {
+            cluster.up.get_mut(&id).unwrap().now += Duration::from_secs(31);
+        }
+        cluster.settle();
+    }
+    cluster.up.get_mut(&leader).unwrap().core.node().first_index() <= index
+}
+
+/// Else who takes long to get a snapshot would need the next one as soon as it has it.
+#[test]
+fn what_follows_a_snapshot_is_kept_while_it_is_on_its_way() {
+    let (mut cluster, leader) = lagging();
+    let (message, _root) = snapshot_of(&mut cluster);
+    let next = message.get_snapshot().get_metadata().index + 1;
+    cluster.stop(3);
+    assert!(
+        is_kept(&mut cluster, leader, next),
+        "the log keeps ten entries otherwise"
+    );
+    let bench = cluster.up.get_mut(&leader).unwrap();
+    let event = FromPeers::SnapshotSent { id: 3, received: true };
+    bench.core.handle_peer(event, bench.now);
+    assert!(!is_kept(&mut cluster, leader, next), "and after a minute again");
+}
+
 #[test]
 fn a_member_that_lags_too_far_gets_the_whole_state() {
     let (mut cluster, leader) = lagging();
