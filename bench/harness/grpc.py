@@ -125,6 +125,12 @@ def status(address):
     return {"version": answer[2].decode(), "db_bytes": answer.get(3, 0)}
 
 
+def leads(address):
+    """Whether the member at this address is the leader."""
+    answer = call(address, "etcdserverpb.Maintenance/Status", b"", timeout=5)
+    return answer.get(4, 0) != 0 and answer.get(4) == fields(answer[1]).get(2)
+
+
 def count(address, prefix=KEYS):
     """How many keys there are with a prefix, and the revision, linearizable."""
     end = prefix[:-1] + bytes([prefix[-1] + 1])

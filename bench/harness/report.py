@@ -35,6 +35,7 @@ def page(results):
         curves(results),
         time_series(results),
         store(results),
+        failovers(results),
         sweeps(results),
         all_figures(results),
         checks(results),
@@ -383,6 +384,15 @@ def store(results):
         everyone = [results["ours"], *results["references"]]
         cards.append(figure(results, title, about, everyone, bars(title, groups)))
     return section("The store with the keys loaded", "After the load has come to rest.", cards)
+
+
+def failovers(results):
+    rows = ordered(results, summary.failovers(results))
+    key = "failover_seconds"
+    each = [(style(results, s), s, row.get(key), show(row.get(key), key)) for s, row in rows]
+    title = "Without writes after the leader's kill -9"
+    card = figure(results, title, "shorter is better", [s for s, _ in rows], bars(title, [("median", each)]))
+    return section("Failover", "Three members of each; until another one answers a put.", [card] if rows else [])
 
 
 def sweeps(results):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from . import grpc, scenarios, summary, sweeps
 from .machine import ROOT, Failure
+from .cluster import Cluster
 from .server import NotAvailable, Server, settle
 
 # For the check of equal hashes: put one at a time, so that each server sees the same history.
@@ -28,6 +29,9 @@ NO_TIME = "no time left of the minutes there were"
 LONG_SECONDS = 10
 # Copying a data directory and starting on it a few times, as planned.
 RESTARTS_SECONDS = 4
+# Kills of a cluster's leader, by the form, and what one takes, as planned.
+FAILOVERS = {"quick": 1, "default": 3, "full": 10}
+FAILOVER_SECONDS = 5
 
 
 @dataclasses.dataclass
@@ -85,7 +89,7 @@ class Comparison:
 
     def run(self):
         stages = [stage for stage in scenarios.STAGES if self.wanted(stage)]
-        self.fit(stages)
+        stages = self.fit(stages)
         print(f"about {clock(self.progress.planned)} planned, without sweeps", file=sys.stderr)
         for stage in stages:
             self.run_stage(stage)
@@ -94,22 +98,25 @@ class Comparison:
                 sweeps.run(self, sweep)
 
     def fit(self, stages):
-        """Plans the stages. What would take longer than there is time for gets shorter runs, then fewer rounds."""
-        settings = self.settings
+        """Plans the stages. What would take longer than there is time for gets shorter runs, then fewer rounds; in the
+        end the last stages are left out. Returns the others."""
+        settings, stages = self.settings, list(stages)
         while True:
             self.progress.planned = 0.0
             for stage in stages:
                 self.plan(stage)
             if self.progress.planned <= PLANNED_SHARE * (self.deadline - time.monotonic()):
-                return
+                return stages
             if settings.seconds > SECONDS_WISHED:
                 settings.seconds = max(SECONDS_WISHED, 0.9 * settings.seconds)
             elif settings.rounds > 1:
                 settings.rounds -= 1
             elif settings.seconds > SECONDS_MIN:
                 settings.seconds = max(SECONDS_MIN, 0.9 * settings.seconds)
+            elif len(stages) > 1:
+                self.leave_out(stages.pop())
             else:
-                return
+                return stages
             # The report tells what was done.
             self.results["settings"].update(rounds=settings.rounds, seconds=settings.seconds)
 
@@ -132,6 +139,8 @@ class Comparison:
             self.progress.plan(per_run * len(self.shares_of(curve)) * servers)
         if stage.measures_store:
             self.progress.plan(RESTARTS_SECONDS * servers)
+        if stage.members > 1:
+            self.progress.plan(FAILOVER_SECONDS * FAILOVERS[self.settings.form] * servers)
 
     def seconds_of_run(self, seconds):
         # Warming up, starting the load, and coming to rest after the run before.
@@ -180,10 +189,8 @@ class Comparison:
     def run_stage(self, stage):
         keys = self.keys_of(stage)
         if not self.has_time(self.fill_seconds(stage) * len(self.programs)):
-            left_out = {"stage": stage.name, "status": "left out", "reason": NO_TIME, "runs": {}}
-            self.results["scenarios"] += [{"name": e.name, "title": e.title, **left_out} for e in stage.scenarios]
-            return
-        with self.directory() as path, self.started(path):
+            return self.leave_out(stage)
+        with self.directory() as path, self.started(path, kind=Cluster if stage.members > 1 else Server):
             if stage.measures_store:
                 self.check_hashes(stage.value_bytes)
             loaded = self.fill(keys, stage.value_bytes, self.fill_seconds(stage))
@@ -197,13 +204,19 @@ class Comparison:
                 self.run_curve(stage, curve, keys)
             if stage.measures_store and self.settings.form == "full" and not self.settings.only:
                 self.measure_versions(keys, stage.value_bytes)
+            if stage.members > 1:
+                self.measure_failovers()
+
+    def leave_out(self, stage):
+        left_out = {"stage": stage.name, "status": "left out", "reason": NO_TIME, "runs": {}}
+        self.results["scenarios"] += [{"name": e.name, "title": e.title, **left_out} for e in stage.scenarios]
 
     def directory(self):
         return TemporaryDirectory(self.work)
 
-    def started(self, path, names=None, cores=1):
+    def started(self, path, names=None, cores=1, kind=Server):
         """All servers, or those of some names, each on so many cores."""
-        return Started(self, path, names or list(self.programs), cores)
+        return Started(self, path, names or list(self.programs), cores, kind)
 
     def fill(self, keys, value_bytes, estimate=0.0, depth=scenarios.DEEP):
         """Puts all keys once on each server; what it took, and the store's size."""
@@ -258,6 +271,21 @@ class Comparison:
             self.progress.step(
                 RESTARTS_SECONDS, f"{server.name} restarts in {min(times):.2f} s, after kill -9 in {after_kill:.2f} s"
             )
+        self.save()
+
+    def measure_failovers(self):
+        """Kills every cluster's leader a few times, in turn; afterwards all members have the same history."""
+        times = self.results["failovers"] = {server.name: [] for server in self.servers}
+        for _ in range(FAILOVERS[self.settings.form]):
+            for server in self.servers:
+                settle(self.servers, self.settings.settle_seconds)
+                gap = server.fail_over()
+                times[server.name].append(gap)
+                self.progress.step(FAILOVER_SECONDS, f"{server.name} takes writes {gap:.2f} s after its leader's end")
+        for server in self.servers:
+            revision, hashes = server.hashes()
+            said = ", ".join(f"{value:08x}" for value in hashes)
+            self.check(f"HashKV of the members of {server.name} at revision {revision}: {said}", len(set(hashes)) == 1)
         self.save()
 
     def measure_versions(self, keys, value_bytes):
@@ -337,7 +365,8 @@ class Comparison:
         before, resident = grpc.revision(server.address), server.memory()["rss_bytes"]
         server.forget_peak()
         with Growth(server, seconds) as growth:
-            run = server.load(scenario.command, *flags, seconds_max=RUN_SECONDS_MAX + 10 * seconds)
+            where = {"follower": True} if scenario.follower else {}
+            run = server.load(scenario.command, *flags, seconds_max=RUN_SECONDS_MAX + 10 * seconds, **where)
         growth.add_to(run.get("series", []))
         memory = server.memory()
         risen = grpc.revision(server.address) - before
@@ -390,7 +419,7 @@ class Comparison:
     def revive(self):
         """After a failed run the others go on; a server that is gone ends the stage."""
         for server in self.servers:
-            if server.process.poll() is not None:
+            if server.has_ended():
                 raise Failure(f"{server.name} has ended; its log ends with:\n{server.log_end()}")
 
     def stop(self):
@@ -445,14 +474,14 @@ class Growth:
 class Started:
     """Servers, started and serving; stopped at the end."""
 
-    def __init__(self, comparison, path, names, cores):
-        self.comparison, self.path, self.names, self.cores = comparison, path, names, cores
+    def __init__(self, comparison, path, names, cores, kind=Server):
+        self.comparison, self.path, self.names, self.cores, self.kind = comparison, path, names, cores, kind
 
     def __enter__(self):
         comparison = self.comparison
         for name in self.names:
             program = comparison.programs[name]
-            comparison.servers.append(Server(name, program, self.path, comparison.loader, cores=self.cores))
+            comparison.servers.append(self.kind(name, program, self.path, comparison.loader, cores=self.cores))
             about = comparison.results["servers"].setdefault(name, {})
             about.setdefault("command", relative(" ".join(comparison.servers[-1].command), self.path))
             try:

@@ -49,6 +49,8 @@ class Scenario:
     # In the full form: flags that come behind the others, and how long its one run takes.
     full_flags: tuple = ()
     full_seconds: float | None = None
+    # Of a cluster: whether a follower is asked instead of the leader.
+    follower: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,8 @@ class Stage:
     curves: tuple = ()
     # The stage that memory, file size and restart are taken from.
     measures_store: bool = False
+    # More than one are a cluster, whose leader is killed in the end.
+    members: int = 1
 
 
 @dataclass(frozen=True)
@@ -301,7 +305,32 @@ WATCHES = Stage(
     ),
 )
 
-STAGES = (POINTS, LISTS, WATCHES)
+CLUSTER_GOALS = (Goal("rate", at_least=6), Goal("server_cpu_us", at_most=1 / 8))
+CLUSTER = Stage(
+    "cluster",
+    "Three members on one machine",
+    keys=50_000,
+    value_bytes=VALUE_BYTES,
+    quick_keys=2_000,
+    members=3,
+    scenarios=(
+        Scenario("cluster-put", "Three members: durable puts, 512 in flight", "put", goals=CLUSTER_GOALS),
+        Scenario("cluster-get", "Three members: linearizable gets, 512 in flight", "get", goals=CLUSTER_GOALS),
+        Scenario(
+            "cluster-get-follower", "Three members: linearizable gets at a follower, 512 in flight", "get", follower=True
+        ),
+        Scenario(
+            "cluster-put-1",
+            "Three members: durable puts, one at a time",
+            "put",
+            SHALLOW,
+            goals=(Goal("p50_us", at_most=1),),
+        ),
+    ),
+)
+FAILOVER_GOAL = Goal("failover_seconds", at_most=1, title="no writes after the leader's kill -9")
+
+STAGES = (POINTS, LISTS, WATCHES, CLUSTER)
 
 # Of the stage that measures the store.
 LOADED_GOALS = (
@@ -383,4 +412,5 @@ METRICS = {
     "fill_rate": ("keys loaded per second", "/s", True),
     "restart_seconds": ("restart", "s", False),
     "restart_after_kill_seconds": ("restart after kill -9", "s", False),
+    "failover_seconds": ("no writes after the leader's kill -9", "s", False),
 }

@@ -1,5 +1,6 @@
 """A server under load: its process on its core, the load generator on another, what it takes of memory and disk."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -23,25 +24,38 @@ class NotAvailable(Exception):
     """The load generator at hand lacks what a scenario needs."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a member of a cluster is: its name, its client port, and every member's peer port by name."""
+
+    member: str
+    client: int
+    peers: dict
+
+
 class Server:
     """One server on core 0, or on so many of the first, with a data directory of its own in `directory`, named for
     people by `name`. The load has the core behind them, or the machine's last."""
 
-    def __init__(self, name, program, directory, loader=TARGET / "release/ringd-bench", peer=None, cores=1):
+    def __init__(self, name, program, directory, loader=TARGET / "release/ringd-bench", peer=None, cores=1, place=None):
         self.name, self.program, self.loader = name, program, loader
         self.load_core = str(min(cores, os.cpu_count() - 1))
         plain = "".join(letter if letter.isalnum() or letter in ".-" else "-" for letter in name)
         self.log, self.data = directory / f"{plain}.log", directory / plain
-        client, listen = free_ports(2)
-        self.address = f"127.0.0.1:{client}"
+        if place is None:
+            client, listen = free_ports(2)
+            place = Place("default", client, {"default": listen})
+        listen = place.peers[place.member]
+        self.address = f"127.0.0.1:{place.client}"
         # What a member is known by: a copy of a data directory has to keep it.
         self.peer = peer or f"http://127.0.0.1:{listen}"
+        urls = {member: f"http://127.0.0.1:{port}" for member, port in place.peers.items()} | {place.member: self.peer}
         self.command = [
             "taskset", "-c", SERVER_CORE if cores == 1 else f"0-{cores - 1}", str(program),
-            "--data-dir", str(self.data), "--log-level", "warn", f"--quota-backend-bytes={QUOTA_BYTES}",
+            "--name", place.member, "--data-dir", str(self.data), "--log-level", "warn", f"--quota-backend-bytes={QUOTA_BYTES}",
             "--listen-client-urls", f"http://{self.address}", "--advertise-client-urls", f"http://{self.address}",
             "--listen-peer-urls", f"http://127.0.0.1:{listen}",
-            "--initial-advertise-peer-urls", self.peer, "--initial-cluster", f"default={self.peer}",
+            "--initial-advertise-peer-urls", self.peer, "--initial-cluster", ",".join(f"{member}={url}" for member, url in urls.items()),
         ]  # fmt: skip
         self.start()
 
@@ -65,10 +79,13 @@ class Server:
     def log_end(self):
         return self.log.read_text(errors="replace")[-2000:]
 
-    def load(self, command, *flags, seconds_max=None):
-        """Runs the load on its core and returns what it saw."""
+    def has_ended(self):
+        return self.process.poll() is not None
+
+    def load(self, command, *flags, seconds_max=None, processes=None):
+        """Runs the load on its core and returns what it saw. The server's figures are those of `processes`."""
         loader = ["taskset", "-c", self.load_core, str(self.loader), command, "--address", self.address]
-        loader += ["--process", str(self.process.pid), *map(str, flags)]
+        loader += ["--process", processes or str(self.process.pid), *map(str, flags)]
         try:
             run = subprocess.run(loader, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=seconds_max)
         except subprocess.TimeoutExpired as error:

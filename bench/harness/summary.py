@@ -71,6 +71,12 @@ def stored(results, part="loaded"):
     return found
 
 
+def failovers(results):
+    """{server: seconds without writes after its leader was killed}."""
+    times = results.get("failovers", {})
+    return {server: {"failover_seconds": statistics.median(each)} for server, each in times.items() if each}
+
+
 def ratio(ours, theirs, metric):
     """Ours over theirs; None where either is missing or theirs is nothing."""
     a, b = ours.get(metric), theirs.get(metric)
@@ -106,6 +112,9 @@ def goals(results):
                 judged.append(verdict(scenario.name, scenario.title, goal, measured.get(scenario.name, {}), results))
     for goal in scenarios.LOADED_GOALS:
         judged.append(verdict(goal.title, goal.title.capitalize(), goal, stored(results), results))
+    if results.get("failovers"):
+        goal = scenarios.FAILOVER_GOAL
+        judged.append(verdict("failover", goal.title.capitalize(), goal, failovers(results), results))
     if results.get("versions"):
         goal = scenarios.VERSIONS_GOAL
         judged.append(verdict(goal.title, goal.title.capitalize(), goal, stored(results, "versions"), results))

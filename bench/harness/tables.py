@@ -102,6 +102,19 @@ def stored_rows(results, part="loaded"):
     return found
 
 
+FAILOVER_HEADINGS = ["server", "kills", "shortest", "median", "longest"]
+
+
+def failover_rows(results):
+    """Seconds without writes after a cluster's leader was killed."""
+    found = []
+    for server, times in results.get("failovers", {}).items():
+        if times:
+            spread = (min(times), summary.failovers(results)[server]["failover_seconds"], max(times))
+            found.append([server, str(len(times)), *(show(value, "failover_seconds") for value in spread)])
+    return found
+
+
 STORED_HEADINGS = [
     "resident",
     "not from files",
@@ -191,6 +204,9 @@ def markdown(results):
         if results.get(part):
             parts.append(f"## {title}\n")
             parts.append(markdown_table(["server", *STORED_HEADINGS], stored_rows(results, part)))
+    if failover_rows(results):
+        parts.append("## Without writes after the leader's kill -9\n")
+        parts.append(markdown_table(FAILOVER_HEADINGS, failover_rows(results)))
     for curve in results["curves"]:
         if any(curve["points"].values()):
             parts.append(f"## {curve['title']}\n")
@@ -255,6 +271,8 @@ def terminal(results):
     parts = ["\n".join(machine_lines(results)), text_table(["work", "server", *HEADINGS], rows(results))]
     if results["loaded"]:
         parts.append(text_table(["server", *STORED_HEADINGS], stored_rows(results)))
+    if failover_rows(results):
+        parts.append(text_table(FAILOVER_HEADINGS, failover_rows(results)))
     measured = [row for row in goal_rows(results) if any(cell not in ("not measured", "–") for cell in row[3:])]
     if results["settings"]["form"] == "quick":
         parts.append("a smoke run: its figures mean nothing, and the goals are not judged")

@@ -15,7 +15,7 @@ def planned(servers, minutes_used=0.0, form="default"):
     settings = runs.Settings(form, seconds, rounds, None, quiet, minutes=minutes, began=began)
     comparison = runs.Comparison.__new__(runs.Comparison)
     comparison.settings, comparison.programs = settings, dict.fromkeys(map(str, range(servers)))
-    comparison.progress, comparison.results = runs.Progress(), {"settings": {}, "loaded": {}}
+    comparison.progress, comparison.results = runs.Progress(), {"settings": {}, "loaded": {}, "scenarios": []}
     comparison.deadline = began + 60 * minutes if minutes else float("inf")
     return comparison
 
@@ -28,6 +28,13 @@ class Minutes(unittest.TestCase):
                 comparison.fit(scenarios.STAGES)
                 self.assertLess(used + comparison.progress.planned / 60, 19, (servers, used))
                 self.assertGreaterEqual(comparison.settings.seconds, runs.SECONDS_MIN)
+
+    def test_the_last_stages_are_left_out_when_nothing_else_helps(self):
+        comparison = planned(3, 18)
+        stages = comparison.fit(scenarios.STAGES)
+        self.assertEqual(stages, [scenarios.POINTS])
+        left_out = {each["stage"] for each in comparison.results["scenarios"]}
+        self.assertEqual(left_out, {stage.name for stage in scenarios.STAGES[1:]})
 
     def test_what_fits_is_left_as_it_is(self):
         comparison = planned(2)

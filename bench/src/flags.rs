@@ -1,5 +1,6 @@
 //! The flags of a load, ours and those that etcd's own `benchmark` has for the same.
 
+use crate::load::process::Processes;
 use crate::load::recipe::{KEYS_MAX, KEYS_PER_CALL, List, NUMBERS_PER_CALL, Shows};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -14,7 +15,7 @@ const STM_VALUE_BYTES_MAX: usize = 8192;
 #[derive(Clone, Debug)]
 pub struct Flags {
     pub address: SocketAddr,
-    pub process: Option<u32>,
+    pub process: Option<Processes>,
     pub connections: usize,
     pub streams: usize,
     pub rate: Option<f64>,

@@ -46,7 +46,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn describe(process: Option<u32>, report: &Report) -> std::io::Result<serde_json::Value> {
+fn describe(process: Option<process::Processes>, report: &Report) -> std::io::Result<serde_json::Value> {
     let at = |share: f64| report.latency_ns.value_at_quantile(share) as f64 / 1e3;
     let per_call = |cpu: Duration| cpu.as_secs_f64() * 1e6 / report.measured.max(1) as f64;
     let resident = process.map(process::resident_bytes).transpose()?;

@@ -36,7 +36,7 @@ scenarios; keys are random unless said, and calls unary:
   watch, watch-latency, watch-get   have flags of their own: ringd-bench watch --help
 flags, with etcd's names for them:
   --address 127.0.0.1:2379   the server (--endpoints)
-  --process PID              the server's process, for its CPU time and memory
+  --process PID[,PID...]     the server's process, or its members', for their CPU time and memory
   --connections 16           (--conns)
   --streams 32               calls in flight on each connection, at most (--clients: on all of them)
   --rate R                   calls due per second, late or not (an open loop); without it, as many as get answered

@@ -50,7 +50,7 @@ pub struct Options {
     pub until: Until,
     pub seed: u64,
     /// The server's process.
-    pub process: Option<u32>,
+    pub process: Option<process::Processes>,
     /// Watches of all keys, held meanwhile.
     pub watchers: usize,
 }

@@ -1,7 +1,7 @@
 //! How a run went, second by second.
 
 use super::LATENCY_NS_MAX;
-use super::process::{cpu_time, resident_bytes};
+use super::process::{Processes, cpu_time, resident_bytes};
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Serializer, V2Serializer};
 use serde_json::{Value, json};
@@ -66,7 +66,7 @@ pub fn store(latency_ns: &Histogram<u64>, path: &Path) -> io::Result<()> {
 }
 
 pub struct Series {
-    process: Option<u32>,
+    process: Option<Processes>,
     pub seconds: Vec<Second>,
     latency_ns: Histogram<u64>,
     began: Option<Instant>,
@@ -75,7 +75,7 @@ pub struct Series {
 }
 
 impl Series {
-    pub fn new(process: Option<u32>) -> io::Result<Self> {
+    pub fn new(process: Option<Processes>) -> io::Result<Self> {
         Ok(Self {
             process,
             seconds: Vec::new(),
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn seconds_are_counted_apart() {
-        let mut series = Series::new(Some(std::process::id())).unwrap();
+        let mut series = Series::new(Some(std::process::id().into())).unwrap();
         let began = Instant::now();
         series.record(5);
         series.begin(began).unwrap();

@@ -10,7 +10,7 @@ mod get;
 pub mod streams;
 
 use crate::load::connection::Connection;
-use crate::load::process::{self, cpu_time};
+use crate::load::process::{self, Processes, cpu_time};
 use crate::load::recipe::{Call, Recipe, key_of};
 use crate::load::series;
 use crate::wire::Wire;
@@ -32,7 +32,7 @@ const USAGE: &str = "usage: ringd-bench watch|watch-latency|watch-get [FLAG VALU
                   until each has them all; the gets are measured
 flags, with etcd's names for them:
   --address 127.0.0.1:2379   the server (--endpoints)
-  --process PID              the server's process, for its CPU time and memory
+  --process PID[,PID...]     the server's process, or its members', for their CPU time and memory
   --connections 16           that watch (--conns); of watch-latency 1, of watch-get 1
   --streams 64               on each connection; of watch-latency 10, of watch-get 1
   --watches 1                on each stream (--watch-per-stream, --watchers-per-stream; --watchers: on all of them);
@@ -58,7 +58,7 @@ const CREATING: usize = 2000;
 
 struct Options {
     address: SocketAddr,
-    process: Option<u32>,
+    process: Option<Processes>,
     connections: usize,
     streams: usize,
     watches: usize,
