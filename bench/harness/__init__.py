@@ -5,6 +5,8 @@ Python's standard library only. Modules, each using only those before it:
   machine    what is measured on: processor, kernel, disk, commit
   grpc       one unary call to a server, for checks that need no load
   server     a server process on its core: start, load, stop, what it takes of memory and disk
+  steady     puts at a steady pace at one member, for what a client sees while the leader is gone
+  cluster    three servers as one, and what its leader's end costs
   scenarios  the tables: what is run, on whom, and what is aimed at
   summary    from results.json to figures: medians, ratios, goals
   tables     the figures as text and as Markdown

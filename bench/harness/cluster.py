@@ -1,17 +1,53 @@
 """Three members of one program, measured as one server: all of them on core 0, the load at the one that leads."""
 
+import contextlib
 import shutil
 import signal
 import time
+from dataclasses import dataclass
 
 from . import grpc
 from .machine import TARGET, Failure
 from .server import READY_SECONDS, RESTART_SECONDS, Place, Server, free_ports
+from .steady import SteadyPuts
 
 NAMES = ("one", "two", "three")
-# How long a put may take before another member is asked instead, and how long there may be no leader at all.
-PUT_SECONDS, GAP_SECONDS_MAX = 0.25, 60
-PROBE_KEY = b"/failover/key"
+# Puts that come through at each of the other members before the leader is killed, and again afterwards.
+LEAD_PUTS = 30
+# How long none may come through.
+GAP_SECONDS_MAX = 60
+FAILOVER_KEYS = b"/failover/"
+
+
+@dataclass(frozen=True)
+class Failover:
+    """What came of a leader's kill beside steady puts at the other members, when it was back."""
+
+    # From the kill to the first acknowledgement of a put that began after it, at whichever member.
+    gap_seconds: float
+    # Puts: those begun, those acknowledged, and how many of the latter are not there.
+    begun: int
+    acknowledged: int
+    missing: int
+    # By how much the revision rose.
+    risen: int
+    # Every member's revision, and its hash over the history up to the first one's.
+    revisions: tuple
+    hashes: tuple
+
+    def holds(self):
+        """Whether nothing acknowledged was lost and all members have the same, the one that was killed too."""
+        nothing_lost = self.missing == 0 and self.acknowledged <= self.risen <= self.begun
+        return nothing_lost and len(set(self.revisions)) == 1 and len(set(self.hashes)) == 1
+
+    def said(self):
+        there = f"all {self.acknowledged}" if not self.missing else f"{self.acknowledged - self.missing}"
+        hashes, revisions = sorted(set(self.hashes)), sorted(set(self.revisions))
+        return (
+            f"{there} of {self.acknowledged} acknowledged puts are there, of {self.begun} begun, {self.risen} written; "
+            f"then the members are at revision {' and '.join(map(str, revisions))} with HashKV "
+            + " and ".join(f"{value:08x}" for value in hashes)
+        )
 
 
 class Cluster:
@@ -80,42 +116,52 @@ class Cluster:
         return add(member.file_bytes() for member in self.members)
 
     def hashes(self):
-        """What each member has: the hash over its history up to the leader's revision."""
+        """Every member's revision, and its hash over the whole history up to the leader's revision."""
         revision = grpc.revision(self.address)
-        deadline = time.monotonic() + READY_SECONDS
-        found = []
-        for member in self.members:
-            # A follower gets there a moment later.
-            while grpc.revision(member.address) < revision and time.monotonic() < deadline:
-                time.sleep(0.01)
-            found.append(grpc.hash_kv(member.address, revision)["hash"])
-        return revision, found
+        revisions = [grpc.revision(member.address) for member in self.members]
+        return tuple(revisions), tuple(grpc.hash_kv(member.address, revision)["hash"] for member in self.members)
 
-    def fail_over(self):
-        """Kills the leader; seconds until another member has answered a put. It is back with all it lacked then."""
+    def fail_over(self, number):
+        """Kills the leader beside steady puts at the others, and starts it again; `number` tells kills apart."""
         self.look_who_leads()
         dead = self.leader
         others = [member for member in self.members if member is not dead]
-        put = grpc.message(f1=PROBE_KEY, f2=b"x")
-        grpc.call(dead.address, "etcdserverpb.KV/Put", put)
-        dead.process.send_signal(signal.SIGKILL)
-        began = time.monotonic()
-        dead.process.wait()
-        turn = 0
-        while True:
-            try:
-                grpc.call(others[turn % len(others)].address, "etcdserverpb.KV/Put", put, timeout=PUT_SECONDS)
-                break
-            except grpc.CallFailed:
-                turn += 1
-                time.sleep(0.005)
-            if time.monotonic() - began > GAP_SECONDS_MAX:
-                raise Failure(f"{self.name} takes no writes after its leader was killed:\n{self.log_end()}")
-        gap = time.monotonic() - began
+        before = grpc.revision(self.address)
+        prefixes = {member: FAILOVER_KEYS + b"%d/%d/" % (number, at) for at, member in enumerate(others)}
+        with contextlib.ExitStack() as stack:
+            core = int(dead.load_core)
+            puts = [stack.enter_context(SteadyPuts(each.address, prefixes[each], core)) for each in others]
+            self.await_puts(puts, 0, "before the kill")
+            killed = time.monotonic()
+            dead.process.send_signal(signal.SIGKILL)
+            dead.process.wait()
+            self.await_puts(puts, killed, "after its leader was killed")
+            first = min(min(each.since(killed)) for each in puts)
         dead.start()
         dead.await_ready(RESTART_SECONDS)
         self.look_who_leads()
-        return gap
+        acknowledged = set().union(*(each.acknowledged_keys() for each in puts))
+        there = set().union(*(grpc.keys(self.address, prefix) for prefix in prefixes.values()))
+        revisions, hashes = self.hashes()
+        return Failover(
+            gap_seconds=first - killed,
+            begun=sum(len(each.began) for each in puts),
+            acknowledged=len(acknowledged),
+            missing=len(acknowledged - there),
+            risen=revisions[0] - before,
+            revisions=revisions,
+            hashes=hashes,
+        )
+
+    def await_puts(self, puts, moment, when):
+        """Waits until enough of those that began after `moment` have come through at every member asked."""
+        deadline = time.monotonic() + GAP_SECONDS_MAX
+        while any(len(each.since(moment)) < LEAD_PUTS for each in puts):
+            lost = next((each.lost for each in puts if each.lost), None)
+            if lost or time.monotonic() > deadline:
+                reason = lost or f"too few came through within {GAP_SECONDS_MAX} s"
+                raise Failure(f"puts {when} at {self.name}: {reason}; the members' logs end with:\n{self.log_end()}")
+            time.sleep(0.01)
 
     def stop(self, how=signal.SIGTERM):
         for member in self.members:

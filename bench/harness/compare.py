@@ -37,6 +37,7 @@ OURS = "ringd"
 
 def parse():
     epilog = "scenarios: " + ", ".join(each.name for stage in scenarios.STAGES for each in stage.scenarios)
+    epilog += f"\n{scenarios.FAILOVER_NAME}: kills of the leader of three members, a part of {scenarios.CLUSTER.name}"
     epilog += "\nsweeps: " + ", ".join(f"{each.name}-sweep" for each in scenarios.SWEEPS)
     parser = argparse.ArgumentParser(
         prog="scripts/compare.sh",
@@ -76,7 +77,7 @@ def parse():
     names = {stage.name for stage in scenarios.STAGES}
     names |= {each.name for stage in scenarios.STAGES for each in stage.scenarios}
     names |= {f"{each.name}-curve" for stage in scenarios.STAGES for each in stage.curves}
-    names |= {f"{each.name}-sweep" for each in scenarios.SWEEPS}
+    names |= {f"{each.name}-sweep" for each in scenarios.SWEEPS} | {scenarios.FAILOVER_NAME}
     for name in arguments.only:
         if name not in names:
             parser.error(f"there is no scenario {name!r}; there are {', '.join(sorted(names))}")

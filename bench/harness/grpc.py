@@ -49,7 +49,12 @@ def message(**fields):
 
 def fields(data):
     """A protobuf message's last value of each field: ints for varints, bytes for what has a length."""
-    found, at = {}, 0
+    return dict(every_field(data))
+
+
+def every_field(data):
+    """A protobuf message's fields as they come, repeated ones too: (number, value)."""
+    at = 0
 
     def number():
         nonlocal at
@@ -66,57 +71,86 @@ def fields(data):
         tag = number()
         kind = tag & 7
         if kind == 0:
-            found[tag >> 3] = number()
+            yield tag >> 3, number()
         elif kind == 2:
             length = number()
-            found[tag >> 3] = data[at : at + length]
+            yield tag >> 3, data[at : at + length]
             at += length
         elif kind in (1, 5):
             at += 8 if kind == 1 else 4
         else:
             raise CallFailed(f"the answer holds a field of wire type {kind}")
-    return found
 
 
-def call(address, method, request, timeout=60):
-    """The answer's message to `method`, as `etcdserverpb.KV/Range`."""
-    host, port = address.rsplit(":", 1)
+def opening():
+    """What a connection begins with; the answers on it may have 16 MiB together before more is allowed."""
+    return PREFACE + frame(SETTINGS, 0, 0, b"") + frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", 1 << 24))
+
+
+def asking(stream, address, method, request):
+    """The frames of a whole call."""
     headers = [(":method", "POST"), (":scheme", "http"), (":path", f"/{method}"), (":authority", address)]
     headers += [("content-type", "application/grpc"), ("te", "trailers")]
     body = b"\0" + struct.pack(">I", len(request)) + request
-    hello = PREFACE + frame(SETTINGS, 0, 0, b"") + frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", 1 << 24))
-    hello += frame(HEADERS, END_HEADERS, 1, b"".join(literal(*header) for header in headers))
-    hello += frame(DATA, END_STREAM, 1, body)
+    head = frame(HEADERS, END_HEADERS, stream, b"".join(literal(*header) for header in headers))
+    return head + frame(DATA, END_STREAM, stream, body)
+
+
+def connect(address, timeout):
+    host, port = address.rsplit(":", 1)
+    return socket.create_connection((host, int(port)), timeout=timeout)
+
+
+def call(address, method, request, timeout=60):
+    """The answer's message to `method`, as `etcdserverpb.KV/Range`: its fields' last values."""
+    return fields(ask(address, method, request, timeout))
+
+
+def ask(address, method, request, timeout=60):
+    """The answer's bytes."""
     try:
-        with socket.create_connection((host, int(port)), timeout=timeout) as connection:
-            connection.sendall(hello)
+        with connect(address, timeout) as connection:
+            connection.sendall(opening() + asking(1, address, method, request))
             answer = receive(connection, connection.makefile("rb"))
     except OSError as error:
         raise CallFailed(f"{method} at {address}: {error}") from error
     if len(answer) < 5:
         raise CallFailed(f"{method} at {address}: no message in the answer")
-    return fields(answer[5:])
+    return answer[5:]
+
+
+def read_frame(stream):
+    """The next frame's kind, flags, stream and payload; None at the end."""
+    head = stream.read(9)
+    if len(head) < 9:
+        return None
+    payload = stream.read(int.from_bytes(head[:3], "big"))
+    return head[3], head[4], int.from_bytes(head[5:], "big"), payload
+
+
+def acknowledgement(kind, flags, payload):
+    """What a frame has to be answered by; None for those that are not."""
+    if kind == SETTINGS and not flags & ACK:
+        return frame(SETTINGS, ACK, 0, b"")
+    if kind == PING and not flags & ACK:
+        return frame(PING, ACK, 0, payload)
+    return None
 
 
 def receive(connection, stream):
     """The data of stream 1, to its end."""
     answer = b""
-    while True:
-        head = stream.read(9)
-        if len(head) < 9:
-            raise CallFailed("the connection was closed before the answer")
-        length, kind, flags = int.from_bytes(head[:3], "big"), head[3], head[4]
-        payload = stream.read(length)
-        if kind == SETTINGS and not flags & ACK:
-            connection.sendall(frame(SETTINGS, ACK, 0, b""))
-        elif kind == PING and not flags & ACK:
-            connection.sendall(frame(PING, ACK, 0, payload))
+    while found := read_frame(stream):
+        kind, flags, _, payload = found
+        if due := acknowledgement(kind, flags, payload):
+            connection.sendall(due)
         elif kind == DATA:
-            answer += payload[1 : length - payload[0]] if flags & PADDED else payload
+            answer += payload[1 : len(payload) - payload[0]] if flags & PADDED else payload
         elif kind in (RESET, GOAWAY):
             raise CallFailed(f"the server gave the call up ({payload.hex()})")
         if kind in (DATA, HEADERS) and flags & END_STREAM:
             return answer
+    raise CallFailed("the connection was closed before the answer")
 
 
 def status(address):
@@ -136,6 +170,14 @@ def count(address, prefix=KEYS):
     end = prefix[:-1] + bytes([prefix[-1] + 1])
     answer = call(address, "etcdserverpb.KV/Range", message(f1=prefix, f2=end, f9=True))
     return {"keys": answer.get(4, 0), "revision": fields(answer[1]).get(3, 0)}
+
+
+def keys(address, prefix):
+    """The keys with a prefix, linearizable."""
+    end = prefix[:-1] + bytes([prefix[-1] + 1])
+    request = message(f1=prefix, f2=end, f8=True)
+    answer = ask(address, "etcdserverpb.KV/Range", request)
+    return {fields(value)[1] for number, value in every_field(answer) if number == 2}
 
 
 def revision(address):

@@ -388,11 +388,32 @@ def store(results):
 
 def failovers(results):
     rows = ordered(results, summary.failovers(results))
-    key = "failover_seconds"
-    each = [(style(results, s), s, row.get(key), show(row.get(key), key)) for s, row in rows]
-    title = "Without writes after the leader's kill -9"
-    card = figure(results, title, "shorter is better", [s for s, _ in rows], bars(title, [("median", each)]))
-    return section("Failover", "Three members of each; until another one answers a put.", [card] if rows else [])
+    if not rows:
+        return ""
+    title, servers = "Without writes after the leader's kill -9", [server for server, _ in rows]
+    groups = [
+        (name, [(style(results, s), s, row[key], show(row[key], key)) for s, row in rows])
+        for name, key in (("median", "failover_seconds"), ("longest", "failover_longest_seconds"))
+    ]
+    drawn = [failover_line(results, server, results["failovers"][server]) for server in servers]
+    x_axis = Axis("share of the kills with a gap this short or shorter", "linear", lambda share: f"{100 * share:.3g} %")
+    y_axis = Axis("seconds without writes", "linear", lambda value: f"{value:.3g}")
+    every = "Gaps after the leader's kill -9"
+    return section(
+        "Failover",
+        "Three members of each. Steady puts at the two that are left: from the kill to the first acknowledgement of one "
+        "that began after it.",
+        [
+            figure(results, title, "shorter is better", servers, bars(title, groups)),
+            figure(results, every, "a dot to a kill; lower is better", servers, lines(every, x_axis, y_axis, drawn)),
+        ],
+    )
+
+
+def failover_line(results, server, times):
+    points = [((at + 1) / len(times), gap) for at, gap in enumerate(sorted(times))]
+    tips = {at: show(gap, "failover_seconds") for at, (_, gap) in enumerate(points)}
+    return Line(style(results, server), server, points, tips)
 
 
 def sweeps(results):

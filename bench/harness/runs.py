@@ -30,8 +30,10 @@ LONG_SECONDS = 10
 # Copying a data directory and starting on it a few times, as planned.
 RESTARTS_SECONDS = 4
 # Kills of a cluster's leader, by the form, and what one takes, as planned.
-FAILOVERS = {"quick": 1, "default": 3, "full": 10}
-FAILOVER_SECONDS = 5
+FAILOVERS = {"quick": 1, "default": 10, "full": 20}
+FAILOVER_SECONDS = 4
+# A member that has just come back has little to do before the next kill.
+FAILOVER_SETTLE_SECONDS = 0.5
 
 
 @dataclasses.dataclass
@@ -126,6 +128,7 @@ class Comparison:
             return True
         names = {thing.name, *(each.name for each in getattr(thing, "scenarios", ()))}
         names |= {f"{each.name}-curve" for each in getattr(thing, "curves", ())}
+        names |= {scenarios.FAILOVER_NAME} if thing.members > 1 else set()
         return bool(names & set(self.settings.only))
 
     def plan(self, stage):
@@ -139,7 +142,7 @@ class Comparison:
             self.progress.plan(per_run * len(self.shares_of(curve)) * servers)
         if stage.measures_store:
             self.progress.plan(RESTARTS_SECONDS * servers)
-        if stage.members > 1:
+        if self.is_killed(stage):
             self.progress.plan(FAILOVER_SECONDS * FAILOVERS[self.settings.form] * servers)
 
     def seconds_of_run(self, seconds):
@@ -160,6 +163,10 @@ class Comparison:
 
     def is_drawn(self, curve):
         return not self.settings.only or f"{curve.name}-curve" in self.settings.only
+
+    def is_killed(self, stage):
+        only = set(self.settings.only)
+        return stage.members > 1 and (not only or bool(only & {stage.name, scenarios.FAILOVER_NAME}))
 
     def extent(self, scenario):
         """Rounds and seconds: the form's, unless the scenario has its own; a smoke run has none of its own."""
@@ -191,9 +198,11 @@ class Comparison:
         if not self.has_time(self.fill_seconds(stage) * len(self.programs)):
             return self.leave_out(stage)
         with self.directory() as path, self.started(path, kind=Cluster if stage.members > 1 else Server):
-            if stage.measures_store:
+            if stage.measures_store or stage.members > 1:
                 self.check_hashes(stage.value_bytes)
             loaded = self.fill(keys, stage.value_bytes, self.fill_seconds(stage))
+            if stage.members > 1:
+                self.check_counts()
             if stage.measures_store:
                 self.results["loaded"] = loaded
                 self.measure_restarts(path)
@@ -205,6 +214,8 @@ class Comparison:
             if stage.measures_store and self.settings.form == "full" and not self.settings.only:
                 self.measure_versions(keys, stage.value_bytes)
             if stage.members > 1:
+                self.check_members()
+            if self.is_killed(stage):
                 self.measure_failovers()
 
     def leave_out(self, stage):
@@ -239,15 +250,22 @@ class Comparison:
         return found
 
     def check_hashes(self, value_bytes):
-        """The same puts, one at a time: the same history, so the same HashKV."""
+        """The same puts, one at a time: the same history, so the same HashKV, by every member of a cluster."""
         hashes = {}
         for server in self.servers:
             flags = ("--keys", SAME_HISTORY_KEYS, "--value-bytes", value_bytes, *scenarios.SHALLOW)
             server.load("fill", *flags)
-            revision = grpc.revision(server.address)
-            hashes[server.name] = (revision, grpc.hash_kv(server.address, revision)["hash"])
-        said = ", ".join(f"{name}: {value:08x} at revision {at}" for name, (at, value) in hashes.items())
-        self.check(f"HashKV after the same {SAME_HISTORY_KEYS} puts: {said}", len(set(hashes.values())) == 1)
+            hashes[server.name] = server.hashes()
+        said = "; ".join(f"{name} {spoken_hashes(*each)}" for name, each in hashes.items())
+        same = len({pair for each in hashes.values() for pair in zip(*each, strict=True)}) == 1
+        self.check(f"HashKV after the same {SAME_HISTORY_KEYS} puts: {said}", same)
+
+    def check_counts(self):
+        """That what every server was asked alike has left as much on each."""
+        counts = {server.name: grpc.count(server.address) for server in self.servers}
+        said = "; ".join(f"{name} {each['keys']} at revision {each['revision']}" for name, each in counts.items())
+        first = next(iter(counts.values()))
+        self.check(f"keys after the same requests: {said}", all(each == first for each in counts.values()))
 
     def measure_restarts(self, path):
         for server in self.servers:
@@ -273,20 +291,27 @@ class Comparison:
             )
         self.save()
 
-    def measure_failovers(self):
-        """Kills every cluster's leader a few times, in turn; afterwards all members have the same history."""
-        times = self.results["failovers"] = {server.name: [] for server in self.servers}
-        for _ in range(FAILOVERS[self.settings.form]):
-            for server in self.servers:
-                settle(self.servers, self.settings.settle_seconds)
-                gap = server.fail_over()
-                times[server.name].append(gap)
-                self.progress.step(FAILOVER_SECONDS, f"{server.name} takes writes {gap:.2f} s after its leader's end")
+    def check_members(self):
+        """That a cluster's members have the same after the load."""
         for server in self.servers:
-            revision, hashes = server.hashes()
-            said = ", ".join(f"{value:08x}" for value in hashes)
-            self.check(f"HashKV of the members of {server.name} at revision {revision}: {said}", len(set(hashes)) == 1)
-        self.save()
+            revisions, hashes = server.hashes()
+            said = f"HashKV of the members after the load: {server.name} {spoken_hashes(revisions, hashes)}"
+            self.check(said, len(set(revisions)) == 1 and len(set(hashes)) == 1)
+
+    def measure_failovers(self):
+        """Kills every cluster's leader many times, in turn; before the next kill all members have the same again."""
+        times = self.results["failovers"] = {server.name: [] for server in self.servers}
+        for number in range(1, FAILOVERS[self.settings.form] + 1):
+            if not self.has_time(FAILOVER_SECONDS * len(self.servers)):
+                break
+            for server in self.servers:
+                settle(self.servers, FAILOVER_SETTLE_SECONDS)
+                found = server.fail_over(number)
+                times[server.name].append(found.gap_seconds)
+                self.check(f"{server.name} after kill {number} of its leader: {found.said()}", found.holds())
+                gap = f"{found.gap_seconds:.2f} s without writes after its leader's end"
+                self.progress.step(FAILOVER_SECONDS, f"failover {number}: {server.name}: {gap}")
+            self.save()
 
     def measure_versions(self, keys, value_bytes):
         """Memory with more versions of each key: on the same servers after the rest would be unequal, so anew."""
@@ -512,6 +537,12 @@ def verify(run, risen):
     if risen != run["revision_rose"]:
         said += f" where the load's calls make {run['revision_rose']}"
     return run["calls"] > 0 and run["failed"] == 0 and risen == run["revision_rose"], said
+
+
+def spoken_hashes(revisions, hashes):
+    """Of each member, or where they have the same, of all of them."""
+    each = dict.fromkeys(f"{value:08x} at revision {revision}" for revision, value in zip(revisions, hashes, strict=True))
+    return " and ".join(each)
 
 
 def command_line(scenario, keys, value_bytes, seconds, flags):

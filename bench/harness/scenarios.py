@@ -328,7 +328,13 @@ CLUSTER = Stage(
         ),
     ),
 )
-FAILOVER_GOAL = Goal("failover_seconds", at_most=1, title="no writes after the leader's kill -9")
+# What the kills of the leader of each cluster are asked for by.
+FAILOVER_NAME = "failover"
+FAILOVER = "no writes after the leader's kill -9"
+FAILOVER_GOALS = (
+    Goal("failover_seconds", at_most=1, title=FAILOVER),
+    Goal("failover_longest_seconds", at_most=1, title=FAILOVER),
+)
 
 STAGES = (POINTS, LISTS, WATCHES, CLUSTER)
 
@@ -412,5 +418,6 @@ METRICS = {
     "fill_rate": ("keys loaded per second", "/s", True),
     "restart_seconds": ("restart", "s", False),
     "restart_after_kill_seconds": ("restart after kill -9", "s", False),
-    "failover_seconds": ("no writes after the leader's kill -9", "s", False),
+    "failover_seconds": ("median of the kills", "s", False),
+    "failover_longest_seconds": ("longest of the kills", "s", False),
 }

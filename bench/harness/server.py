@@ -130,6 +130,11 @@ class Server:
                     others += taken
         return {"wal_bytes": log, "store_bytes": others, "file_bytes": log + others}
 
+    def hashes(self):
+        """The revision, and the hash over the whole history up to it; as a cluster has them for each of its members."""
+        revision = grpc.revision(self.address)
+        return (revision,), (grpc.hash_kv(self.address, revision)["hash"],)
+
     def copy(self, directory):
         """Another server on what a kill -9 at this moment would leave, and the seconds from its start to its first
         linearizable read. This one stands still meanwhile and goes on untouched."""

@@ -72,9 +72,13 @@ def stored(results, part="loaded"):
 
 
 def failovers(results):
-    """{server: seconds without writes after its leader was killed}."""
+    """{server: seconds without writes after its leader was killed, the median and the longest}."""
     times = results.get("failovers", {})
-    return {server: {"failover_seconds": statistics.median(each)} for server, each in times.items() if each}
+    return {
+        server: {"failover_seconds": statistics.median(each), "failover_longest_seconds": max(each)}
+        for server, each in times.items()
+        if each
+    }
 
 
 def ratio(ours, theirs, metric):
@@ -113,8 +117,8 @@ def goals(results):
     for goal in scenarios.LOADED_GOALS:
         judged.append(verdict(goal.title, goal.title.capitalize(), goal, stored(results), results))
     if results.get("failovers"):
-        goal = scenarios.FAILOVER_GOAL
-        judged.append(verdict("failover", goal.title.capitalize(), goal, failovers(results), results))
+        for goal in scenarios.FAILOVER_GOALS:
+            judged.append(verdict("failover", goal.title.capitalize(), goal, failovers(results), results))
     if results.get("versions"):
         goal = scenarios.VERSIONS_GOAL
         judged.append(verdict(goal.title, goal.title.capitalize(), goal, stored(results, "versions"), results))

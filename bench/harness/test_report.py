@@ -114,6 +114,7 @@ class Report(unittest.TestCase):
         wanted = ["Latency: Durable puts, 512 in flight", "Throughput", "Server CPU for one call", "Calls per second"]
         wanted += ["p99 of each second", "Durable puts arriving on a schedule", "Resident memory", "Data directory"]
         wanted += ["Server CPU", "Memory on top", "Restart"]
+        wanted += ["Without writes after the leader's kill -9", "Gaps after the leader's kill -9"]
         wanted += [f"{each.title}: {each.scenarios[0].name}: throughput" for each in scenarios.SWEEPS]
         for name in wanted:
             self.assertIn(name, names)
@@ -157,7 +158,10 @@ class Report(unittest.TestCase):
             results[key] = []
         results.update(loaded={}, restarts={})
         results.pop("versions")
+        results["failovers"] = {server: [] for server in results["failovers"]}
         self.assertIn("<h1>", report.page(results))
+        self.assertNotIn("Failover", report.page(results))
+        self.assertEqual(tables.failover_rows(results), [])
         self.assertIn("## Goals", tables.markdown(results))
         self.assertTrue(tables.terminal(results))
 
@@ -221,6 +225,36 @@ class Figures(unittest.TestCase):
     def test_events_and_bytes_become_rates(self):
         self.assertEqual(summary.derive({"seconds": 2.0, "rate": 30, "puts_rate": 3})["event_rate"], 30)
         self.assertEqual(summary.derive({"seconds": 2.0, "bytes": 40})["byte_rate"], 20)
+
+    def test_of_kills_the_median_and_the_longest_are_judged(self):
+        results = stored()
+
+        def against():
+            goals = [goal for goal in summary.goals(results) if goal["name"] == "failover"]
+            return {goal["metric"]: goal["against"].get("etcd 3.5.1") for goal in goals}
+
+        told = against()
+        self.assertEqual(set(told), {"median of the kills", "longest of the kills"})
+        self.assertAlmostEqual(told["median of the kills"]["ratio"], 1.025 / 1.3)
+        self.assertAlmostEqual(told["longest of the kills"]["ratio"], 1.25 / 1.8)
+        self.assertTrue(all(each["met"] for each in told.values()))
+        # One long gap is enough.
+        results["failovers"]["ringd"][0] = 1.81
+        self.assertTrue(against()["median of the kills"]["met"])
+        self.assertFalse(against()["longest of the kills"]["met"])
+        results["failovers"] = {server: [] for server in results["failovers"]}
+        self.assertEqual(list(against().values()), [None, None])
+
+    def test_kills_are_told_with_their_spread_and_drawn_one_by_one(self):
+        results = stored()
+        self.assertIn(["ringd", "4", "0.99 s", "1.02 s", "1.25 s"], tables.failover_rows(results))
+        for text in (tables.markdown(results), tables.terminal(results)):
+            self.assertIn("1.25 s", text)
+        charts_of = dict(Marks(report.page(results)).charts)
+        marks = charts_of["Gaps after the leader's kill -9"]
+        self.assertEqual(sum(tag == "circle" for tag, _ in marks), 12)
+        tips = [attributes.get("data-tip") for tag, attributes in marks if tag == "circle"]
+        self.assertIn("ringd: 1.25 s", tips)
 
     def test_ratios_read_as_multiples_or_parts(self):
         self.assertEqual(
