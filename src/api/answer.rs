@@ -90,6 +90,9 @@ const MORE: u8 = 0x18;
 /// Tag of `RangeResponse.count`.
 const COUNT: u8 = 0x20;
 
+/// The end of a `RangeResponse` whose count is one.
+const ONE_COUNTED: [u8; 2] = [COUNT, 1];
+
 /// The most that a row takes in a response beside its record: tags, lengths, and numbers from the index.
 const ROW_OVERHEAD_BYTES: usize = 64;
 
@@ -103,6 +106,19 @@ pub fn put_kv(out: &mut Vec<u8>, row: &[u8]) {
     out.push(KVS);
     put_varint(out, row.len() as u64);
     out.extend_from_slice(row);
+}
+
+/// Bytes of a `RangeResponse` behind its header that shows one row of `length` bytes and counts it.
+pub fn single_row_length(length: usize) -> usize {
+    kv_length(length) + ONE_COUNTED.len()
+}
+
+/// Appends all of such a response behind its header; `write` appends the row.
+pub fn put_single_row(out: &mut Vec<u8>, length: usize, write: impl FnOnce(&mut Vec<u8>)) {
+    out.push(KVS);
+    put_varint(out, length as u64);
+    write(out);
+    out.extend_from_slice(&ONE_COUNTED);
 }
 
 /// The end of a `RangeResponse`: more and count.

@@ -1,15 +1,25 @@
 //! Gets, which are ranges of a single key: those that come in one turn are answered together at its end.
 //!
-//! What a lookup costs is waiting for memory. Together they wait as often as one (`mvcc::index::prefetch`), and the
+//! What a lookup costs is waiting for memory. Together they wait as often as one (`pages::prefetch`), and the
 //! published state is pinned once for all. A get that comes alone is answered in its turn as well.
 
+use super::answer;
 use super::confirm::Read;
+use super::error;
+use super::kv::readable;
+use super::records;
 use super::service::{Api, Caller};
-use crate::mvcc::index::{Pinned, prefetch::TOGETHER};
+use crate::grpc::Status;
+use crate::limits::{API_DIRECT_BYTES, API_HEADER_BYTES, API_PART_BYTES};
+use crate::mvcc::index::Pinned;
+use crate::mvcc::record::KeyValueView;
 use crate::mvcc::revision::Revision;
 use crate::mvcc::view::View;
 use crate::net::Net;
+use crate::pages::RecordId;
+use crate::pages::prefetch::TOGETHER;
 use crate::proto::etcdserverpb::RangeRequest;
+use crate::state::validate::has_revision_filter;
 
 impl Api {
     /// Answers a get at the end of the turn, or before when there are as many as can be answered together.
@@ -43,28 +53,108 @@ impl Api {
     pub(super) fn answer_ranges(&mut self, net: &mut Net, ranges: &[(Caller, RangeRequest)]) {
         let index = self.index.clone();
         let pinned = index.pin();
+        let mut header = Vec::with_capacity(API_HEADER_BYTES);
+        answer::put_header(&mut header, &self.settings.identity.header_of(pinned.view()));
         for together in ranges.chunks(TOGETHER) {
             if together.len() > 1 {
-                warm(&pinned, together);
+                self.warm(&pinned, together);
             }
             for (caller, request) in together {
-                let result = self.range_in(net, *caller, request, &pinned);
+                let result = match self.answer_get(net, *caller, request, &pinned, &header) {
+                    Ok(false) => self.range_in(net, *caller, request, &pinned),
+                    other => other.map(|_| ()),
+                };
                 self.fail_if(net, *caller, result);
             }
         }
     }
+
+    /// Answers a get that shows a record as it is, and has it in memory: what `range_in` would answer, by a shorter way.
+    /// Whether it did.
+    fn answer_get(
+        &mut self,
+        net: &mut Net,
+        caller: Caller,
+        request: &RangeRequest,
+        pinned: &Pinned<'_, View>,
+        header: &[u8],
+    ) -> Result<bool, Status> {
+        if !shows_a_record(request) {
+            return Ok(false);
+        }
+        let view = pinned.view();
+        let at_main = readable(view)
+            .resolve(request.revision)
+            .map_err(|error| error::status(&error))?;
+        let Some(meta) = pinned.get(&request.key, at_main) else {
+            self.reply_get(net, caller, header.len(), |out| out.extend_from_slice(header));
+            return Ok(true);
+        };
+        if let Some(record) = view.window.get(meta.revision) {
+            let row = record.event();
+            return Ok(self.answer_row(net, caller, header, row.len(), |out| out.extend_from_slice(row)));
+        }
+        // One that has to be loaded, or that can't be read, goes the longer way.
+        let id = records::record_id(meta.revision);
+        let Ok(Some(record)) = view.pages.record(&mut self.pages.cache(), id) else {
+            return Ok(false);
+        };
+        let fields = KeyValueView::of_stored(&record.view());
+        Ok(self.answer_row(net, caller, header, fields.encoded_length(), |out| fields.encode(out)))
+    }
+
+    /// Answers with a row of `row_length` bytes, which `write` appends, if it may be answered at once; whether it did.
+    fn answer_row(
+        &mut self,
+        net: &mut Net,
+        caller: Caller,
+        header: &[u8],
+        row_length: usize,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) -> bool {
+        let length = header.len() + answer::single_row_length(row_length);
+        if length > API_PART_BYTES || (length > API_DIRECT_BYTES && !net.has_memory(caller.call)) {
+            return false;
+        }
+        net.spend(1);
+        self.reply_get(net, caller, length, |out| {
+            out.extend_from_slice(header);
+            answer::put_single_row(out, row_length, write);
+        });
+        true
+    }
+
+    fn reply_get(&mut self, net: &mut Net, caller: Caller, length: usize, write: impl FnOnce(&mut Vec<u8>)) {
+        self.own_metrics().ranges.add(1);
+        let _ = net.reply(caller.call, length, write);
+        self.finished(caller, length);
+    }
+
+    /// Asks the memory for what the answers need: the way to each key, and its newest record, in the window or in the
+    /// cached pages.
+    fn warm(&self, pinned: &Pinned<'_, View>, ranges: &[(Caller, RangeRequest)]) {
+        let mut keys: [&[u8]; TOGETHER] = [&[]; TOGETHER];
+        for (key, (_, request)) in keys.iter_mut().zip(ranges) {
+            *key = &request.key;
+        }
+        let View { window, pages, .. } = pinned.view();
+        let (mut recent, mut recent_count) = ([Revision::ZERO; TOGETHER], 0);
+        let (mut stored, mut stored_count) = ([RecordId::ZERO; TOGETHER], 0);
+        pinned.warm(&keys[..ranges.len()], |revision| {
+            if revision.main < window.first_main() {
+                stored[stored_count] = records::record_id(revision);
+                stored_count += 1;
+            } else {
+                recent[recent_count] = revision;
+                recent_count += 1;
+            }
+        });
+        window.warm(&recent[..recent_count]);
+        pages.warm(&self.pages.cache(), &stored[..stored_count]);
+    }
 }
 
-/// Asks the memory for what the answers need: the way to each key, and its newest record.
-fn warm(pinned: &Pinned<'_, View>, ranges: &[(Caller, RangeRequest)]) {
-    let mut keys: [&[u8]; TOGETHER] = [&[]; TOGETHER];
-    for (key, (_, request)) in keys.iter_mut().zip(ranges) {
-        *key = &request.key;
-    }
-    let (mut revisions, mut count) = ([Revision::ZERO; TOGETHER], 0);
-    pinned.warm(&keys[..ranges.len()], |revision| {
-        revisions[count] = revision;
-        count += 1;
-    });
-    pinned.view().window.warm(&revisions[..count]);
+/// Whether a get is answered with the record of its key, whole.
+fn shows_a_record(request: &RangeRequest) -> bool {
+    !request.keys_only && !request.count_only && !has_revision_filter(request)
 }

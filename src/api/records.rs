@@ -160,7 +160,7 @@ impl PageReads {
     }
 }
 
-fn record_id(revision: Revision) -> RecordId {
+pub(super) fn record_id(revision: Revision) -> RecordId {
     RecordId::new(revision.main, revision.sub)
 }
 

@@ -395,6 +395,8 @@ pub const FETCHED_RECORD_BYTES: usize = 96;
 /// Bytes of an answer that is made in its call's own turn even when answers take more memory than they should: about
 /// what a call that waits takes.
 pub const API_DIRECT_BYTES: usize = 4 << 10;
+/// Room for a response's header: four numbers of at most ten bytes, their tags and the length.
+pub const API_HEADER_BYTES: usize = 64;
 /// Bytes a task produces at a time.
 pub const API_PART_BYTES: usize = 64 << 10;
 /// Rows in every chunk of a RangeStream but the last.

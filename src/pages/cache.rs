@@ -103,18 +103,23 @@ impl PageCache {
     }
 
     /// The page, marked as just used.
-    pub(super) fn get(&mut self, address: &PageAddress) -> Option<Block> {
+    pub(super) fn get(&mut self, address: &PageAddress) -> Option<&Block> {
         let held = self.map.get(&Self::key(address))?;
         self.uses += 1;
         let entry = &mut self.entries[held.index];
         entry.used_at = self.uses;
         entry.referenced = true;
-        Some(held.block.clone())
+        Some(&held.block)
+    }
+
+    /// The page, without a mark.
+    pub(super) fn peek(&self, address: &PageAddress) -> Option<&Block> {
+        Some(&self.map.get(&Self::key(address))?.block)
     }
 
     /// Whether the page is there.
     pub(super) fn contains(&self, address: &PageAddress) -> bool {
-        self.map.contains_key(&Self::key(address))
+        self.peek(address).is_some()
     }
 
     /// Verifies the bytes read from `address` and keeps them.

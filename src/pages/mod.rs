@@ -19,6 +19,7 @@ mod meta;
 mod node;
 mod output;
 mod page;
+pub mod prefetch;
 mod record;
 mod rewrite;
 mod root;
@@ -26,6 +27,7 @@ mod runs;
 mod scan;
 mod space;
 mod store;
+mod warm;
 #[cfg(test)]
 pub(crate) mod tests;
 

@@ -163,39 +163,30 @@ impl<'a> Node<'a> {
 
     /// Index of the first entry of a leaf at or above `key`; `count` when there is none.
     pub fn lower_bound(&self, key: &[u8]) -> usize {
-        let (mut low, mut high) = (0, self.count());
-        // Keys that are numbers, as those of records, lie about evenly, so that a guess is nearly right, and each look
-        // at an entry is a wait for memory.
-        if let Some(wanted) = leading_number(key) {
-            for _ in 0..GUESSES {
-                let Some(guess) = self.guess(low..high, wanted) else {
-                    break;
-                };
-                match self.leaf_key(guess).cmp(key) {
-                    Ordering::Equal => return guess,
-                    Ordering::Less => low = guess + 1,
-                    Ordering::Greater => high = guess,
-                }
-            }
+        match narrow(0..self.count(), key, |index| self.leaf_key(index)) {
+            Ok(index) => index,
+            Err(indices) => partition(indices, |index| self.leaf_key(index) < key),
         }
-        partition(low..high, |index| self.leaf_key(index) < key)
-    }
-
-    /// Where among `indices` of a leaf a key that begins with the number `wanted` would be if they lay evenly; `None`
-    /// if it is not between them.
-    fn guess(&self, indices: Range<usize>, wanted: u64) -> Option<usize> {
-        let last_index = indices.end.checked_sub(1).filter(|last| *last > indices.start)?;
-        let first = leading_number(self.leaf_key(indices.start))?;
-        let last = leading_number(self.leaf_key(last_index))?;
-        let span = last.checked_sub(first).filter(|span| *span > 0)?;
-        let into = wanted.checked_sub(first).filter(|into| *into <= span)?;
-        let places = (last_index - indices.start) as u128;
-        Some(indices.start + (u128::from(into) * places / u128::from(span)) as usize)
     }
 
     /// Index of the child whose range holds `key`.
     pub fn child_index(&self, key: &[u8]) -> usize {
-        partition(0..self.count(), |index| index == 0 || self.inner_key(index) <= key) - 1
+        match narrow(1..self.count(), key, |index| self.inner_key(index)) {
+            Ok(index) => index,
+            Err(indices) => partition(indices, |index| self.inner_key(index) <= key) - 1,
+        }
+    }
+
+    /// Where in a leaf the search for `key` will look: its first and last entry, then, once these are at hand, the entry
+    /// that is probably meant.
+    pub(super) fn ends(&self) -> [&'a [u8]; 2] {
+        [self.entry_bytes(0), self.entry_bytes(self.count() - 1)]
+    }
+
+    /// The entry of a leaf that `key` probably has.
+    pub(super) fn probable(&self, key: &[u8]) -> Option<&'a [u8]> {
+        let index = guess(0..self.count(), leading_number(key)?, &|index| self.leaf_key(index))?;
+        Some(self.entry_bytes(index))
     }
 
     /// Whether the bytes are the node that `address` names. Nothing about them is believed before.
@@ -282,6 +273,44 @@ const GUESSES: usize = 2;
 /// The first eight bytes of a key, which order as the key does.
 fn leading_number(key: &[u8]) -> Option<u64> {
     key.first_chunk().map(|bytes| u64::from_be_bytes(*bytes))
+}
+
+/// Narrows the search for `key` among sorted keys: its index if it was met, else where the first key above it is.
+///
+/// Keys that are numbers, as those of records, lie about evenly, so that a guess is nearly right, and each look at an
+/// entry is a wait for memory.
+fn narrow<'k>(
+    indices: Range<usize>,
+    key: &[u8],
+    key_at: impl Fn(usize) -> &'k [u8],
+) -> Result<usize, Range<usize>> {
+    let Range { start: mut low, end: mut high } = indices;
+    let Some(wanted) = leading_number(key) else {
+        return Err(low..high);
+    };
+    for _ in 0..GUESSES {
+        let Some(guess) = guess(low..high, wanted, &key_at) else {
+            break;
+        };
+        match key_at(guess).cmp(key) {
+            Ordering::Equal => return Ok(guess),
+            Ordering::Less => low = guess + 1,
+            Ordering::Greater => high = guess,
+        }
+    }
+    Err(low..high)
+}
+
+/// Where among `indices` a key that begins with the number `wanted` would be if the keys lay evenly; `None` if it is
+/// not between them.
+fn guess<'k>(indices: Range<usize>, wanted: u64, key_at: &impl Fn(usize) -> &'k [u8]) -> Option<usize> {
+    let last_index = indices.end.checked_sub(1).filter(|last| *last > indices.start)?;
+    let first = leading_number(key_at(indices.start))?;
+    let last = leading_number(key_at(last_index))?;
+    let span = last.checked_sub(first).filter(|span| *span > 0)?;
+    let into = wanted.checked_sub(first).filter(|into| *into <= span)?;
+    let places = (last_index - indices.start) as u128;
+    Some(indices.start + (u128::from(into) * places / u128::from(span)) as usize)
 }
 
 /// The first of `indices` for which `before` does not hold, given that it holds for those at their front.

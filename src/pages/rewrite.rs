@@ -169,7 +169,7 @@ impl Rewriter {
         out: &mut Output,
     ) -> Result<(), Stop> {
         let address = child.address(self.tree as u8, level);
-        let Some(block) = cache.get(&address) else {
+        let Some(block) = cache.get(&address).cloned() else {
             return Err(Stop::Missing(self.ahead(address, cache, out)));
         };
         out.free(child.page, 1, child.generation);
@@ -261,7 +261,7 @@ impl Rewriter {
         let mut missing = Vec::new();
         for plan in plans.iter_mut() {
             let address = plan.extent.address();
-            match (plan.fate, cache.get(&address)) {
+            match (plan.fate, cache.get(&address).cloned()) {
                 (Fate::Move, None) if plan.moved.is_none() => return Err(Stop::Missing(vec![address])),
                 (Fate::Move, Some(bytes)) if plan.moved.is_none() => {
                     let moved = out.extent(bytes.bytes())?;

@@ -176,8 +176,13 @@ impl Root {
         Ok(Some((leaf, index, extent)))
     }
 
-    /// The page from the cache.
+    /// The page from the cache, to be kept.
     pub(super) fn load(&self, cache: &mut PageCache, address: &PageAddress) -> Result<Block, ReadFailure> {
+        self.look(cache, address).cloned()
+    }
+
+    /// The page from the cache.
+    fn look<'c>(&self, cache: &'c mut PageCache, address: &PageAddress) -> Result<&'c Block, ReadFailure> {
         match cache.get(address) {
             Some(block) => Ok(block),
             None if self.is_expired() => Err(self.expired()),
@@ -214,8 +219,7 @@ impl Root {
             return Ok(None);
         };
         for level in (1..start.height).rev() {
-            let block = self.load(cache, &child.address(tree as u8, level))?;
-            let node = Node::new(block.bytes());
+            let node = Node::new(self.look(cache, &child.address(tree as u8, level))?.bytes());
             let index = node.child_index(key);
             taken(node, index);
             child = node.child(index).1;

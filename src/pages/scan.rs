@@ -116,7 +116,7 @@ impl RecordScan {
         let mut missing = Vec::new();
         for level in (0..start.height).rev() {
             let address = child.address(TreeId::Records as u8, level);
-            let Some(block) = cache.get(&address) else {
+            let Some(block) = cache.get(&address).cloned() else {
                 if missing.is_empty() {
                     missing.push(address);
                 }

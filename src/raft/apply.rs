@@ -13,7 +13,7 @@ use crate::io::disk::Disk;
 use crate::limits::{
     APPLY_BATCH_ENTRIES, APPLY_SLICE_BYTES, APPLY_SLICE_RECORDS, COMPACTION_RETRY, COMPACTION_SLICE_RECORDS,
 };
-use crate::mvcc::index::prefetch::TOGETHER;
+use crate::pages::prefetch::TOGETHER;
 use crate::mvcc::readers::Holds;
 use crate::mvcc::revision::Revision;
 use crate::proto::etcdserverpb::InternalRaftRequest;

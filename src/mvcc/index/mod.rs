@@ -37,7 +37,7 @@ mod handles;
 mod list;
 mod meta;
 mod node;
-pub mod prefetch;
+mod prefetch;
 mod read;
 mod reader;
 mod restore;

@@ -1,4 +1,4 @@
-//! Asking the memory for something before it is needed.
+//! Asking the memory for keys and their revisions before they are looked up.
 //!
 //! A lookup among a million keys waits for memory a dozen times, one after the other. Several lookups that go step by
 //! step together wait as often as one: each step asks for what the next one of all will look at.
@@ -6,33 +6,12 @@
 use super::node::{Kind, Node};
 use super::read::Root;
 use crate::mvcc::revision::Revision;
+use crate::pages::prefetch::{TOGETHER, prefetch};
 
-/// Most lookups that go together: what they ask for has to fit the nearest cache until it is looked at.
-pub const TOGETHER: usize = 32;
-const LINE_BYTES: usize = 64;
 /// Lines of a node that a search looks into: its head and the fragments.
 const NODE_LINES: usize = 10;
 /// Lines of a key's entry, and of its list, that are asked for: more than most have.
 const PIECE_LINES: usize = 2;
-
-/// Asks for the first `lines` cache lines of a piece of memory at `address`. A hint: any address will do.
-fn prefetch<T>(address: *const T, lines: usize) {
-    for line in 0..lines {
-        let address = address.cast::<i8>().wrapping_add(line * LINE_BYTES);
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: a prefetch reads nothing that the program could see, and faults at no address.
-        unsafe {
-            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address);
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = address;
-    }
-}
-
-/// Asks for up to `lines` cache lines of `bytes`.
-pub fn prefetch_bytes(bytes: &[u8], lines: usize) {
-    prefetch(bytes.as_ptr(), bytes.len().div_ceil(LINE_BYTES).min(lines));
-}
 
 impl Root<'_> {
     /// Asks for what looking up `keys`, at most [`TOGETHER`], goes through, and says where each one's newest record
@@ -75,6 +54,7 @@ impl Root<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::TOGETHER;
     use crate::mvcc::index::{IndexWriter, NEWEST, Tree};
     use crate::mvcc::revision::Revision;
 
@@ -98,7 +78,7 @@ mod tests {
             writer.publish(());
             let pinned = index.pin();
             for from in (0..keys).step_by(31).take(200) {
-                let keys: Vec<String> = (from..from + super::TOGETHER)
+                let keys: Vec<String> = (from..from + TOGETHER)
                     .map(|key| format!("key/{:07}", key * 7919 % 100_003))
                     .collect();
                 let keys: Vec<&[u8]> = keys.iter().map(|key| key.as_bytes()).collect();

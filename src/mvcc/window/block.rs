@@ -5,7 +5,7 @@
 
 use super::RecordRef;
 use crate::mvcc::index::append::{AppendBlock, AppendWriter};
-use crate::mvcc::index::prefetch::prefetch_bytes;
+use crate::pages::prefetch::prefetch_bytes;
 use crate::mvcc::record::KeyValueView;
 use crate::mvcc::revision::Revision;
 use std::cmp::Ordering;

@@ -14,7 +14,7 @@ mod block;
 use super::record::KeyValueView;
 use super::revision::Revision;
 use crate::limits::{WINDOW_BLOCK_BYTES, WINDOW_RECORD_BYTES_MIN};
-use crate::mvcc::index::prefetch::prefetch_bytes;
+use crate::pages::prefetch::prefetch_bytes;
 use block::{Block, BlockWriter};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -90,6 +90,9 @@ impl WindowView {
 
     /// The record at exactly this revision.
     pub fn get(&self, revision: Revision) -> Option<RecordRef<'_>> {
+        if revision.main < self.first_main {
+            return None;
+        }
         let record = self.scan(revision).next()?;
         (record.revision == revision).then_some(record)
     }
