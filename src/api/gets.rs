@@ -69,8 +69,8 @@ impl Api {
         }
     }
 
-    /// Answers a get that shows a record as it is, and has it in memory: what `range_in` would answer, by a shorter way.
-    /// Whether it did.
+    /// Answers a get that shows a record as it is, and has it in memory: what `range_in` would answer, by a shorter
+    /// way. Whether it did.
     fn answer_get(
         &mut self,
         net: &mut Net,

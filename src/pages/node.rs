@@ -177,8 +177,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Where in a leaf the search for `key` will look: its first and last entry, then, once these are at hand, the entry
-    /// that is probably meant.
+    /// Where in a leaf the search for a key looks first: its first and its last entry.
     pub(super) fn ends(&self) -> [&'a [u8]; 2] {
         [self.entry_bytes(0), self.entry_bytes(self.count() - 1)]
     }
@@ -381,6 +380,24 @@ mod tests {
         (page, node.address(2, 0))
     }
 
+    fn inner(keys: &[Vec<u8>]) -> Vec<u8> {
+        let child = NodeRef {
+            page: 9,
+            highest: 9,
+            generation: 5,
+            checksum: 0,
+        };
+        let entries = keys.iter().map(|key| {
+            let mut out = Vec::new();
+            encode_inner_entry(&mut out, key, &child);
+            out
+        });
+        let entries: Vec<Vec<u8>> = entries.collect();
+        let mut page = vec![0; PAGE_BYTES];
+        build(&mut page, (2, 1), (9, 5), entries.iter().map(Vec::as_slice));
+        page
+    }
+
     #[test]
     fn leaf_is_found_again() {
         let (page, address) = leaf(&[b"a", b"c", b"e"]);
@@ -416,12 +433,15 @@ mod tests {
             }
             let keys: Vec<Vec<u8>> = keys.into_iter().collect();
             let (page, _) = leaf(&keys.iter().map(Vec::as_slice).collect::<Vec<_>>());
+            let parent = inner(&keys);
             for key in &keys {
                 for last in [0, 1, 255] {
                     let wanted = [&key[..], &[last]].concat();
                     for wanted in [&key[..], &key[..key.len().saturating_sub(1)], &wanted] {
                         let expected = keys.partition_point(|key| &key[..] < wanted);
                         assert_eq!(Node::new(&page).lower_bound(wanted), expected, "{wanted:?} in {keys:?}");
+                        let expected = keys.partition_point(|key| &key[..] <= wanted).saturating_sub(1);
+                        assert_eq!(Node::new(&parent).child_index(wanted), expected, "{wanted:?} in {keys:?}");
                     }
                 }
             }

@@ -1,7 +1,7 @@
 //! Asking the memory for records before they are read.
 //!
-//! A lookup in cached pages waits for memory some eight times, one after the other. Several that go step by step together
-//! wait as often as one. Nothing here reads a page that is not in the cache, and nothing depends on its having run.
+//! A lookup in cached pages waits for memory some eight times, one after the other. Several that go step by step
+//! together wait as often as one. Nothing here reads a page that is not in the cache, and nothing depends on its having run.
 
 use super::cache::{Block, PageCache};
 use super::node::Node;
@@ -49,5 +49,42 @@ impl Root {
             child = node.child(node.child_index(key)).1;
         }
         cache.peek(&child.address(tree as u8, 0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{Batch, Model, created, load, model::random_batch};
+    use super::*;
+    use rand::rngs::StdRng;
+    use rand::{Rng, SeedableRng};
+
+    /// Whatever is in the cache and whichever records are asked for, there or not: a lookup finds afterwards what it
+    /// found before, in pages of every shape.
+    #[test]
+    fn stress_warming_changes_nothing() {
+        let mut rng = StdRng::seed_from_u64(3);
+        let (mut disk, mut store) = created();
+        let mut model = Model::default();
+        let mut root = Root::empty(Default::default());
+        root.warm(&PageCache::new(0), &[RecordId::new(1, 0)]);
+        for _ in 0..20 {
+            let batch: Batch = random_batch(&mut rng, &model, 200);
+            root = store.run(&mut disk, batch.cut()).unwrap().unwrap().root;
+            model.apply(&batch);
+            let mut cache = PageCache::new(256 << 10);
+            let newest = model.fields.revision + 2;
+            for _ in 0..50 {
+                let count = rng.random_range(0..=TOGETHER);
+                let id = |_| RecordId::new(rng.random_range(0..=newest), rng.random_range(0..3));
+                let ids: Vec<RecordId> = (0..count).map(id).collect();
+                root.warm(&cache, &ids);
+                for id in ids {
+                    let found = load(&mut disk, &store, &root, &mut cache, |cache| root.record(cache, id)).unwrap();
+                    let expected = model.records.get(&id);
+                    assert_eq!(found.as_ref().map(|record| record.view()), expected.map(|record| record.view()));
+                }
+            }
+        }
     }
 }

@@ -87,8 +87,8 @@ impl<V> Pinned<'_, V> {
     }
 
     /// Asks the memory for what [`Pinned::get`] of each of `keys` goes through, all together; at most
-    /// [`prefetch::TOGETHER`](crate::pages::prefetch::TOGETHER). Says where their newest records are: a hint, in which some
-    /// may be missing and others too many.
+    /// [`prefetch::TOGETHER`](crate::pages::prefetch::TOGETHER). Says where their newest records are: a hint, in which
+    /// some may be missing and others too many.
     pub fn warm(&self, keys: &[&[u8]], newest: impl FnMut(Revision)) {
         self.root().warm(keys, newest);
     }

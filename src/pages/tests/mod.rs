@@ -3,7 +3,7 @@
 mod aged;
 mod crash;
 mod damage;
-mod model;
+pub(super) mod model;
 mod threads;
 
 use super::*;
