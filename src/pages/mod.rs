@@ -27,9 +27,9 @@ mod runs;
 mod scan;
 mod space;
 mod store;
-mod warm;
 #[cfg(test)]
 pub(crate) mod tests;
+mod warm;
 
 pub use boot::{BootScan, Decoded, LeafBatch};
 pub use cache::PageCache;

@@ -278,12 +278,11 @@ fn leading_number(key: &[u8]) -> Option<u64> {
 ///
 /// Keys that are numbers, as those of records, lie about evenly, so that a guess is nearly right, and each look at an
 /// entry is a wait for memory.
-fn narrow<'k>(
-    indices: Range<usize>,
-    key: &[u8],
-    key_at: impl Fn(usize) -> &'k [u8],
-) -> Result<usize, Range<usize>> {
-    let Range { start: mut low, end: mut high } = indices;
+fn narrow<'k>(indices: Range<usize>, key: &[u8], key_at: impl Fn(usize) -> &'k [u8]) -> Result<usize, Range<usize>> {
+    let Range {
+        start: mut low,
+        end: mut high,
+    } = indices;
     let Some(wanted) = leading_number(key) else {
         return Err(low..high);
     };
@@ -441,7 +440,11 @@ mod tests {
                         let expected = keys.partition_point(|key| &key[..] < wanted);
                         assert_eq!(Node::new(&page).lower_bound(wanted), expected, "{wanted:?} in {keys:?}");
                         let expected = keys.partition_point(|key| &key[..] <= wanted).saturating_sub(1);
-                        assert_eq!(Node::new(&parent).child_index(wanted), expected, "{wanted:?} in {keys:?}");
+                        assert_eq!(
+                            Node::new(&parent).child_index(wanted),
+                            expected,
+                            "{wanted:?} in {keys:?}"
+                        );
                     }
                 }
             }

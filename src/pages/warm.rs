@@ -25,14 +25,18 @@ impl Root {
         let mut leaves: [Option<(Node<'_>, [u8; ID_BYTES])>; TOGETHER] = [None; TOGETHER];
         for (leaf, id) in leaves.iter_mut().zip(ids) {
             let key = id.encode();
-            let Some(block) = self.peek_leaf(cache, &key) else { continue };
+            let Some(block) = self.peek_leaf(cache, &key) else {
+                continue;
+            };
             // The count of its readers lies before the page, and is written to.
             prefetch_bytes(block.bytes(), HEAD_LINES);
             *leaf = Some((Node::new(block.bytes()), key));
         }
         let leaves = || leaves.iter().flatten();
         for (leaf, _) in leaves() {
-            leaf.ends().into_iter().for_each(|entry| prefetch_bytes(entry, KEY_LINES));
+            leaf.ends()
+                .into_iter()
+                .for_each(|entry| prefetch_bytes(entry, KEY_LINES));
         }
         for entry in leaves().filter_map(|(leaf, key)| leaf.probable(key)) {
             prefetch_bytes(entry, RECORD_LINES);
@@ -82,7 +86,10 @@ mod tests {
                 for id in ids {
                     let found = load(&mut disk, &store, &root, &mut cache, |cache| root.record(cache, id)).unwrap();
                     let expected = model.records.get(&id);
-                    assert_eq!(found.as_ref().map(|record| record.view()), expected.map(|record| record.view()));
+                    assert_eq!(
+                        found.as_ref().map(|record| record.view()),
+                        expected.map(|record| record.view())
+                    );
                 }
             }
         }

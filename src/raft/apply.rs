@@ -13,9 +13,9 @@ use crate::io::disk::Disk;
 use crate::limits::{
     APPLY_BATCH_ENTRIES, APPLY_SLICE_BYTES, APPLY_SLICE_RECORDS, COMPACTION_RETRY, COMPACTION_SLICE_RECORDS,
 };
-use crate::pages::prefetch::TOGETHER;
 use crate::mvcc::readers::Holds;
 use crate::mvcc::revision::Revision;
+use crate::pages::prefetch::TOGETHER;
 use crate::proto::etcdserverpb::InternalRaftRequest;
 use crate::state::ahead::likely_key;
 use crate::state::depth;

@@ -5,9 +5,9 @@
 
 use super::RecordRef;
 use crate::mvcc::index::append::{AppendBlock, AppendWriter};
-use crate::pages::prefetch::prefetch_bytes;
 use crate::mvcc::record::KeyValueView;
 use crate::mvcc::revision::Revision;
+use crate::pages::prefetch::prefetch_bytes;
 use std::cmp::Ordering;
 use std::sync::Arc;
 
