@@ -1,7 +1,8 @@
 //! Asking the memory for records before they are read.
 //!
 //! A lookup in cached pages waits for memory some eight times, one after the other. Several that go step by step
-//! together wait as often as one. Nothing here reads a page that is not in the cache, and nothing depends on its having run.
+//! together wait as often as one. Nothing here reads a page that is not in the cache, and nothing depends on its having
+//! run.
 
 use super::cache::{Block, PageCache};
 use super::node::Node;
