@@ -13,6 +13,7 @@ pub mod core;
 pub mod counters;
 pub mod directory;
 mod duties;
+mod elections;
 mod founding;
 pub mod install;
 pub mod intake;

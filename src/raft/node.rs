@@ -72,7 +72,7 @@ struct Unpersisted {
 
 /// One member of the raft group.
 pub struct Node {
-    raw: RawNode<LogStorage>,
+    pub(super) raw: RawNode<LogStorage>,
     /// Oldest first.
     unpersisted: VecDeque<Unpersisted>,
     /// Committed entries not taken yet.
@@ -82,9 +82,9 @@ pub struct Node {
     read_indexes: Vec<ReadIndex>,
     /// Term and vote as of the last batch handed out.
     voted: (u64, u64),
-    election_ticks: usize,
+    pub(super) election_ticks: usize,
     /// Where election time-outs come from in a simulation.
-    timeouts: Option<u64>,
+    pub(super) timeouts: Option<u64>,
     /// For a canary: messages leave before what they promise is persisted.
     sends_early: bool,
 }
@@ -389,6 +389,7 @@ impl Node {
     pub fn apply_conf_change(&mut self, change: &ConfChange) -> Result<ConfState, raft::Error> {
         let conf_state = self.raw.apply_conf_change(change)?;
         self.raw.mut_store().set_conf_state(conf_state.clone());
+        self.draw_election_timeout();
         Ok(conf_state)
     }
 
@@ -506,27 +507,6 @@ impl Node {
         } else {
             String::new()
         }
-    }
-
-    /// Sets the randomised election time-out until raft draws the next.
-    pub fn set_election_timeout(&mut self, ticks: usize) {
-        self.raw.raft.set_randomized_election_timeout(ticks);
-    }
-
-    /// Takes election time-outs from `seed` from now on, another in every term. raft-rs draws them from a generator of
-    /// the thread, with which no simulation would repeat.
-    pub fn seed_election_timeouts(&mut self, seed: u64) {
-        self.timeouts = Some(seed);
-        self.draw_election_timeout();
-    }
-
-    fn draw_election_timeout(&mut self) {
-        let Some(seed) = self.timeouts else { return };
-        let mixed = (seed ^ self.term().wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xd6e8_feb8_6659_fd93);
-        let drawn = (mixed >> 32) as usize % self.election_ticks;
-        self.raw
-            .raft
-            .set_randomized_election_timeout(self.election_ticks + drawn);
     }
 
     /// For a canary: messages leave from now on without regard to what is persisted.

@@ -1,5 +1,6 @@
 //! Several log cores that pass each other messages: elections, replication, forwarding, read indexes, membership.
 
+mod elections;
 mod membership;
 mod reads;
 mod replication;
@@ -34,6 +35,8 @@ struct Cluster {
     cut: BTreeSet<(u64, u64)>,
     /// Kinds of messages that are lost.
     lost: Vec<MessageType>,
+    /// And those of a kind to one member.
+    lost_to: Option<(u64, MessageType)>,
     on_the_way: VecDeque<RaftMessage>,
     replies: Vec<(u64, Reply)>,
     /// Snapshots that were sent and went nowhere.
@@ -49,6 +52,7 @@ impl Cluster {
             founders: ids.to_vec(),
             cut: BTreeSet::new(),
             lost: Vec::new(),
+            lost_to: None,
             on_the_way: VecDeque::new(),
             replies: Vec::new(),
             snapshots: Vec::new(),
@@ -71,7 +75,7 @@ impl Cluster {
         let mut bench = Bench::start(disk, boot_of(id, founders));
         bench.now = now;
         // The earlier the id, the sooner it campaigns: elections have one winner.
-        bench.core.set_election_timeout(10 + 2 * id as usize);
+        bench.core.set_election_timeout(10 + (2 * id as usize).min(9));
         self.up.insert(id, bench);
     }
 
@@ -104,8 +108,10 @@ impl Cluster {
                 return;
             }
             while let Some(message) = self.on_the_way.pop_front() {
-                let is_lost =
-                    self.cut.contains(&(message.from, message.to)) || self.lost.contains(&message.get_msg_type());
+                let kind = message.get_msg_type();
+                let is_lost = self.cut.contains(&(message.from, message.to))
+                    || self.lost.contains(&kind)
+                    || self.lost_to == Some((message.to, kind));
                 if let Some(bench) = self.up.get_mut(&message.to).filter(|_| !is_lost) {
                     let event = FromPeers::Message(Box::new(message));
                     bench.core.handle_peer(event, bench.now);
