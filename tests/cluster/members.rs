@@ -74,6 +74,12 @@ async fn events(watch: &mut Stream, count: usize) -> Vec<String> {
     keys
 }
 
+async fn lists(channel: &Channel, id: i64) -> bool {
+    let request = pb::LeaseLeasesRequest {};
+    let listed: pb::LeaseLeasesResponse = channel.call(LEASE_LEASES, &request).await.expect("a list");
+    listed.leases.iter().any(|lease| lease.id == id)
+}
+
 /// Leases granted, kept alive, looked at and revoked through each member.
 async fn leases_live_everywhere(cluster: &Cluster) {
     let channels = channels(cluster).await;
@@ -96,11 +102,12 @@ async fn leases_live_everywhere(cluster: &Cluster) {
             assert_eq!(told.keys, [format!("leased/{granter}").into_bytes()]);
             let unknown = time_to_live(channel, 77).await.expect("an answer");
             assert_eq!((unknown.ttl, unknown.granted_ttl, unknown.id), (-1, 0, 77));
-            let listed: pb::LeaseLeasesResponse = channel
-                .call(LEASE_LEASES, &pb::LeaseLeasesRequest {})
-                .await
-                .expect("a list");
-            assert!(listed.leases.iter().any(|lease| lease.id == id), "listed at {other}");
+            let deadline = Instant::now() + PATIENCE;
+            // Every member lists what it has applied itself.
+            while !lists(channel, id).await {
+                assert!(Instant::now() < deadline, "listed at {other}");
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
         }
         let revoker = &channels[(granter + 1) % channels.len()];
         let request = pb::LeaseRevokeRequest { id };
