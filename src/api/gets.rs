@@ -156,5 +156,7 @@ impl Api {
 
 /// Whether a get is answered with the record of its key, whole.
 fn shows_a_record(request: &RangeRequest) -> bool {
-    !request.keys_only && !request.count_only && !has_revision_filter(request)
+    // Those that others had to confirm come together, gets and longer ranges.
+    let is_get = request.range_end.is_empty();
+    is_get && !request.keys_only && !request.count_only && !has_revision_filter(request)
 }
