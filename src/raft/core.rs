@@ -31,7 +31,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Why the member can't go on. The process ends; nothing acknowledged is lost.
+/// Why the member can't go on. The process ends; nothing acknowledged is lost by that.
 #[derive(Debug, thiserror::Error)]
 pub enum Fatal {
     /// The log or raft.
@@ -49,6 +49,9 @@ pub enum Fatal {
     /// Nobody knows whether it did: the member can't go on with either.
     #[error("the state of another member may have been installed or not: {0}; start the member again")]
     HalfInstalled(String),
+    /// The log is not what it was.
+    #[error(transparent)]
+    LogLost(#[from] super::peers::LogLost),
     /// The member was removed from its cluster.
     #[error("this member was removed from the cluster; its data directory can be deleted")]
     Removed,
@@ -342,8 +345,7 @@ impl LogCore {
 
     /// Does what can be done now. True when there is more to do at once.
     pub fn turn<D: Disk>(&mut self, disk: &mut D, now: Duration) -> Result<bool, Fatal> {
-        self.check_removed(now)?;
-        self.check_replaced(now)?;
+        self.check_end(now)?;
         if self.is_replaced {
             return Ok(false);
         }

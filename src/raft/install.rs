@@ -142,7 +142,10 @@ impl LogCore {
             self.step(*received.message, now);
             Ok(Taken::Known)
         } else {
-            self.admit(&received.message).map(|()| Taken::Installs)
+            let admitted = self.admit(&received.message);
+            admitted
+                .map(|()| Taken::Installs)
+                .map_err(|refusal| refusal.to_string())
         };
         if taken == Ok(Taken::Installs) {
             tracing::info!(index, "takes the state over from another member");

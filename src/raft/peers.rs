@@ -3,10 +3,10 @@
 //! Nothing reaches raft that the gate has not seen: raft-rs panics on what breaks its invariants. A follower that does
 //! not get on with applying takes no more entries, while heartbeats and votes go on (DESIGN 12 (19)).
 
-use super::core::LogCore;
+use super::core::{Fatal, LogCore};
 use super::messages::{FromPeers, ToPeers};
 use super::node::Node;
-use super::transport::gate::{self, RaftState};
+use super::transport::gate::{self, RaftState, Refusal};
 use crate::limits::{RAFT_REFUSAL_REPORT, RAFT_UNAPPLIED_BYTES_MAX};
 use crate::state::legacy;
 use crate::state::members::Members;
@@ -21,6 +21,22 @@ pub(super) struct Refused {
     count: u64,
     /// When the next line may be written.
     report_at: Duration,
+    /// What one of them showed of this member.
+    log_lost: Option<LogLost>,
+}
+
+/// A leader knows this member to have had what is not in its log: it has forgotten what it acknowledged, and whom it
+/// gave its votes. What others take for stored on a majority may not be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "this member's log has lost entries that it had acknowledged: the log ends at {last}, and the leader {leader:x} \
+     knows that entry {index} was in it; restore the data, or remove the member (`etcdctl member remove`), add it \
+     again and start it with an empty directory"
+)]
+pub struct LogLost {
+    leader: u64,
+    index: u64,
+    last: u64,
 }
 
 /// What the gate looks at.
@@ -90,12 +106,12 @@ impl LogCore {
     }
 
     /// Whether the gate lets a message pass.
-    pub(super) fn admit(&mut self, message: &Message) -> Result<(), String> {
+    pub(super) fn admit(&mut self, message: &Message) -> Result<(), Refusal> {
         let guarded = Guarded {
             node: self.replica.node(),
             members: self.state.members(),
         };
-        gate::check(message, &guarded).map_err(|refusal| refusal.to_string())
+        gate::check(message, &guarded)
     }
 
     /// Gives out what raft wants sent; a snapshot with the state that it stands for.
@@ -159,23 +175,40 @@ impl LogCore {
             // The leader hears nothing of it and tries again, as after a loss.
             return;
         }
-        if let Err(refusal) = self.admit(&message) {
-            self.refused.count += 1;
-            if now >= self.refused.report_at {
-                tracing::warn!(
-                    from = format_args!("{:x}", message.from),
-                    kind = ?message.get_msg_type(),
-                    count = self.refused.count,
-                    "refused a message of a peer: {refusal}"
-                );
-                self.refused = Refused {
-                    count: 0,
-                    report_at: now + RAFT_REFUSAL_REPORT,
-                };
-            }
-            return;
+        match self.admit(&message) {
+            Ok(()) => self.replica.node().step(message),
+            Err(refusal) => self.refuse(&message, &refusal, now),
         }
-        self.replica.node().step(message);
+    }
+
+    fn refuse(&mut self, message: &Message, refusal: &Refusal, now: Duration) {
+        if let Refusal::BeyondLog { index, last } = *refusal
+            && message.get_msg_type() == MessageType::MsgHeartbeat
+        {
+            // A leader sends the lesser of what is committed and what this member has told it, in this term, to have.
+            let leader = message.from;
+            self.refused.log_lost = Some(LogLost { leader, index, last });
+        }
+        self.refused.count += 1;
+        if now >= self.refused.report_at {
+            tracing::warn!(
+                from = format_args!("{:x}", message.from),
+                kind = ?message.get_msg_type(),
+                count = self.refused.count,
+                "refused a message of a peer: {refusal}"
+            );
+            self.refused.count = 0;
+            self.refused.report_at = now + RAFT_REFUSAL_REPORT;
+        }
+    }
+
+    /// An error when this member's life is over.
+    pub(super) fn check_end(&self, now: Duration) -> Result<(), Fatal> {
+        if let Some(log_lost) = self.refused.log_lost {
+            return Err(log_lost.into());
+        }
+        self.check_removed(now)?;
+        self.check_replaced(now)
     }
 
     /// A message to `id` was lost before it was sent.

@@ -47,3 +47,56 @@ fn a_member_with_data_does_not_look_at_the_initial_cluster() {
     }
     block_on(cluster.settle());
 }
+
+/// Wipes a member's directory and starts it as it was, saying that the cluster exists; how that ends.
+fn without_its_data(cluster: &mut Cluster, member: usize, joins: Part) -> Result<(), String> {
+    let member = &mut cluster.members[member];
+    member.kill();
+    std::fs::remove_dir_all(member.data_directory()).expect("a directory");
+    member.set_part(joins);
+    member.spawn()?;
+    let deadline = Instant::now() + PATIENCE;
+    while member.is_running() {
+        if Instant::now() >= deadline || member.wait_until_healthy().is_ok() {
+            return Ok(());
+        }
+    }
+    Err(member.log())
+}
+
+/// It ends as soon as its leader speaks of what it has forgotten; it may come back as a new member only.
+#[test]
+fn a_member_that_lost_its_data_ends() {
+    let mut cluster = Cluster::of_three(Program::Ringd);
+    block_on(cluster.lead(0));
+    let deadline = Instant::now() + PATIENCE;
+    // Nobody joins a cluster before it has a version.
+    for member in &cluster.members {
+        let version = || member.http_body("/version").unwrap_or_default();
+        while !version().contains("\"etcdcluster\":\"3.7.0\"") {
+            assert!(Instant::now() < deadline, "no version: {}", version());
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+    }
+    let urls = cluster.members.iter().zip(["one", "two", "three"]);
+    let urls: Vec<String> = urls
+        .map(|(member, name)| format!("{name}=http://{}", member.peer_address()))
+        .collect();
+    let joins = Part {
+        name: "three".to_string(),
+        members: urls.join(","),
+        joins: true,
+    };
+    let term = |cluster: &Cluster| block_on(cluster.status(0)).map(|status| status.raft_term);
+    // A leader that was elected meanwhile does not know what it had.
+    let log = (0..10).find_map(|_| {
+        let before = term(&cluster);
+        let ended = without_its_data(&mut cluster, 2, joins.clone()).err();
+        assert!(ended.is_some() || before != term(&cluster), "it runs on");
+        ended
+    });
+    let log = log.expect("it ends where the leader stays");
+    assert!(log.contains("log has lost entries that it had acknowledged"), "{log}");
+    let written = cluster.etcdctl(&[0, 1], &["put", "after", "it"]);
+    assert_eq!(written.code, Some(0), "the others go on: {written:?}");
+}

@@ -187,3 +187,49 @@ fn a_leader_that_hears_nobody_says_that_it_steps_down() {
         assert_eq!(cluster.put(leader, "b"), 3);
     }
 }
+
+/// It has forgotten what it acknowledged and whom it voted for: another leader could be made with its vote, without
+/// what it was counted for.
+#[test]
+fn a_member_whose_log_was_lost_ends_when_its_leader_speaks_of_it() {
+    let mut cluster = Cluster::new(&[1, 2, 3]);
+    let leader = cluster.elect();
+    cluster.put(leader, "a");
+    cluster.tick();
+    let lost = if leader == 3 { 2 } else { 3 };
+    cluster.stop(lost);
+    cluster.down.insert(lost, MemoryDisk::new());
+    cluster.founders.clear();
+    cluster.start(lost);
+    let bench = cluster.up.get_mut(&leader).unwrap();
+    let is_meant = |message: &RaftMessage| message.get_msg_type() == MessageType::MsgHeartbeat && message.to == lost;
+    let heartbeat = (0..10).find_map(|_| {
+        bench.now += TICK;
+        bench.settle();
+        let messages = bench.core.take_to_peers().filter_map(|order| match order {
+            ToPeers::Messages(messages) => Some(messages),
+            _ => None,
+        });
+        messages.flatten().find(is_meant)
+    });
+    let heartbeat = heartbeat.expect("a leader's heartbeat");
+    assert!(heartbeat.commit > 0, "{heartbeat:?}");
+    let bench = cluster.up.get_mut(&lost).unwrap();
+    let mut hear = |message: RaftMessage| {
+        let message = FromPeers::Message(Box::new(message));
+        bench.core.handle_peer(message, bench.now);
+        bench.core.turn(&mut bench.disk, bench.now)
+    };
+    // A new leader knows nothing of it yet.
+    let of_a_new_leader = RaftMessage {
+        commit: 0,
+        ..heartbeat.clone()
+    };
+    hear(of_a_new_leader).unwrap();
+    let committed = heartbeat.commit;
+    let end = hear(heartbeat).unwrap_err();
+    assert!(matches!(end, crate::raft::core::Fatal::LogLost(_)), "{end:?}");
+    let said = end.to_string();
+    let expected = format!("the log ends at 0, and the leader {leader:x} knows that entry {committed} was in it");
+    assert!(said.contains(&expected), "{said}");
+}
