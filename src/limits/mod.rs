@@ -41,6 +41,8 @@ pub const LOG_WRITE_SLOW: std::time::Duration = std::time::Duration::from_secs(1
 pub const RAFT_READ_RETRY_TICKS: u32 = 5;
 /// Time between two lines about messages of peers that were refused.
 pub const RAFT_REFUSAL_REPORT: std::time::Duration = std::time::Duration::from_secs(10);
+/// Heartbeats in a row that speak of entries beyond the log, after which a member takes its log for lost.
+pub const LOG_LOST_HEARTBEATS: u32 = 3;
 /// A member counts as connected when its messages have come through for this long, as etcd has it.
 pub const MEMBER_CONNECTED_LEAST: std::time::Duration = std::time::Duration::from_secs(5);
 /// A learner is promoted when it has this much of the leader's log, as etcd has it.

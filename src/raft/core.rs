@@ -51,7 +51,7 @@ pub enum Fatal {
     HalfInstalled(String),
     /// The log is not what it was.
     #[error(transparent)]
-    LogLost(#[from] super::peers::LogLost),
+    LogLost(#[from] super::log_lost::LogLost),
     /// The member was removed from its cluster.
     #[error("this member was removed from the cluster; its data directory can be deleted")]
     Removed,

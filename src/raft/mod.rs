@@ -18,6 +18,7 @@ mod founding;
 pub mod install;
 pub mod intake;
 mod loader;
+pub mod log_lost;
 mod membership;
 pub mod memory;
 pub mod messages;

@@ -4,6 +4,7 @@
 //! not get on with applying takes no more entries, while heartbeats and votes go on (DESIGN 12 (19)).
 
 use super::core::{Fatal, LogCore};
+use super::log_lost::Doubt;
 use super::messages::{FromPeers, ToPeers};
 use super::node::Node;
 use super::transport::gate::{self, RaftState, Refusal};
@@ -21,22 +22,8 @@ pub(super) struct Refused {
     count: u64,
     /// When the next line may be written.
     report_at: Duration,
-    /// What one of them showed of this member.
-    log_lost: Option<LogLost>,
-}
-
-/// A leader knows this member to have had what is not in its log: it has forgotten what it acknowledged, and whom it
-/// gave its votes. What others take for stored on a majority may not be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "this member's log has lost entries that it had acknowledged: the log ends at {last}, and the leader {leader:x} \
-     knows that entry {index} was in it; restore the data, or remove the member (`etcdctl member remove`), add it \
-     again and start it with an empty directory"
-)]
-pub struct LogLost {
-    leader: u64,
-    index: u64,
-    last: u64,
+    /// What some of them say of this member's log.
+    pub(super) doubt: Doubt,
 }
 
 /// What the gate looks at.
@@ -175,20 +162,15 @@ impl LogCore {
             // The leader hears nothing of it and tries again, as after a loss.
             return;
         }
-        match self.admit(&message) {
+        let judged = self.admit(&message);
+        self.note_doubt(&message, &judged, now);
+        match judged {
             Ok(()) => self.replica.node().step(message),
             Err(refusal) => self.refuse(&message, &refusal, now),
         }
     }
 
     fn refuse(&mut self, message: &Message, refusal: &Refusal, now: Duration) {
-        if let Refusal::BeyondLog { index, last } = *refusal
-            && message.get_msg_type() == MessageType::MsgHeartbeat
-        {
-            // A leader sends the lesser of what is committed and what this member has told it, in this term, to have.
-            let leader = message.from;
-            self.refused.log_lost = Some(LogLost { leader, index, last });
-        }
         self.refused.count += 1;
         if now >= self.refused.report_at {
             tracing::warn!(
@@ -204,9 +186,7 @@ impl LogCore {
 
     /// An error when this member's life is over.
     pub(super) fn check_end(&self, now: Duration) -> Result<(), Fatal> {
-        if let Some(log_lost) = self.refused.log_lost {
-            return Err(log_lost.into());
-        }
+        self.refused.doubt.check()?;
         self.check_removed(now)?;
         self.check_replaced(now)
     }

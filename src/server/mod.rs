@@ -77,13 +77,14 @@ pub enum ServerError {
         /// What is wrong and what to do.
         problem: String,
     },
-    /// The cluster exists, and this member was in it.
+    /// The cluster exists, and this member has run in it.
     #[error(
-        "member {id:x} has already been bootstrapped: {url} knows it; its data was lost or --data-dir is wrong: \
-         restore the directory, or remove the member (`etcdctl member remove {id:x}`), add it again and start it with \
-         --initial-cluster-state=existing"
+        "member {id:x} has already been bootstrapped: {url} knows that it has run; its data was lost or --data-dir is \
+         wrong, and without it the member has forgotten what it acknowledged and voted for: restore the directory, or \
+         remove the member (`etcdctl member remove {id:x}`), add it again (`etcdctl member add`) and start it with an \
+         empty directory and --initial-cluster-state=existing"
     )]
-    Founded {
+    HasRun {
         /// This member's id.
         id: u64,
         /// Who said so.

@@ -48,55 +48,76 @@ fn a_member_with_data_does_not_look_at_the_initial_cluster() {
     block_on(cluster.settle());
 }
 
-/// Wipes a member's directory and starts it as it was, saying that the cluster exists; how that ends.
-fn without_its_data(cluster: &mut Cluster, member: usize, joins: Part) -> Result<(), String> {
-    let member = &mut cluster.members[member];
-    member.kill();
-    std::fs::remove_dir_all(member.data_directory()).expect("a directory");
-    member.set_part(joins);
-    member.spawn()?;
+/// Tries a change of the members until it is taken: not before all who are up have been connected for a while.
+fn changed(cluster: &Cluster, arguments: &[&str]) -> String {
     let deadline = Instant::now() + PATIENCE;
-    while member.is_running() {
-        if Instant::now() >= deadline || member.wait_until_healthy().is_ok() {
-            return Ok(());
+    loop {
+        let changed = cluster.etcdctl(&[0], arguments);
+        if changed.code == Some(0) {
+            return changed.out;
         }
+        assert!(Instant::now() < deadline, "{arguments:?}: {changed:?}");
+        std::thread::sleep(std::time::Duration::from_millis(100));
     }
-    Err(member.log())
 }
 
-/// It ends as soon as its leader speaks of what it has forgotten; it may come back as a new member only.
+/// Starts the third member, without data, saying that the cluster exists. It ends, and says what is wrong.
+fn is_refused(cluster: &mut Cluster) {
+    cluster.join(2, "three", &[0, 1]);
+    let member = &mut cluster.members[2];
+    member.spawn().expect("a process");
+    let ended = member.wait_until_healthy().expect_err("it ends before it serves");
+    assert!(ended.contains("exit status: 1"), "{ended}");
+    let log = member.log();
+    assert!(log.contains("has already been bootstrapped"), "{log}");
+    assert!(!member.data_directory().join("member").exists(), "nothing is written");
+}
+
+/// The third member, of ringd, loses its directory. The others know that it has run, whatever they are.
+fn loses_its_directory(programs: [Program; 2]) -> Cluster {
+    let mut cluster = Cluster::start(&[programs[0], programs[1], Program::Ringd]);
+    let member = &cluster.members[2];
+    let (peer, client) = (member.peer_address(), member.address());
+    let id = block_on(cluster.id(2));
+    let line = format!("{id:x}, started, three, http://{peer}, http://{client}, false");
+    listed(&cluster, &line);
+    cluster.members[2].kill();
+    std::fs::remove_dir_all(cluster.members[2].data_directory()).expect("a directory");
+    is_refused(&mut cluster);
+    // What was changed of it since is nothing to the point.
+    let id = format!("{id:x}");
+    let elsewhere = "--peer-urls=http://127.0.0.1:9";
+    changed(&cluster, &["member", "update", &id, elsewhere]);
+    changed(
+        &cluster,
+        &["member", "update", &id, &format!("--peer-urls=http://{peer}")],
+    );
+    is_refused(&mut cluster);
+    cluster
+}
+
+/// It has forgotten its votes, so it may come back as a new member only: whoever leads by now.
 #[test]
-fn a_member_that_lost_its_data_ends() {
-    let mut cluster = Cluster::of_three(Program::Ringd);
-    block_on(cluster.lead(0));
-    let deadline = Instant::now() + PATIENCE;
-    // Nobody joins a cluster before it has a version.
-    for member in &cluster.members {
-        let version = || member.http_body("/version").unwrap_or_default();
-        while !version().contains("\"etcdcluster\":\"3.7.0\"") {
-            assert!(Instant::now() < deadline, "no version: {}", version());
-            std::thread::sleep(std::time::Duration::from_millis(50));
-        }
-    }
-    let urls = cluster.members.iter().zip(["one", "two", "three"]);
-    let urls: Vec<String> = urls
-        .map(|(member, name)| format!("{name}=http://{}", member.peer_address()))
-        .collect();
-    let joins = Part {
-        name: "three".to_string(),
-        members: urls.join(","),
-        joins: true,
-    };
-    let term = |cluster: &Cluster| block_on(cluster.status(0)).map(|status| status.raft_term);
-    // A leader that was elected meanwhile does not know what it had.
-    let log = (0..10).find_map(|_| {
-        let before = term(&cluster);
-        let ended = without_its_data(&mut cluster, 2, joins.clone()).err();
-        assert!(ended.is_some() || before != term(&cluster), "it runs on");
-        ended
-    });
-    let log = log.expect("it ends where the leader stays");
-    assert!(log.contains("log has lost entries that it had acknowledged"), "{log}");
-    let written = cluster.etcdctl(&[0, 1], &["put", "after", "it"]);
-    assert_eq!(written.code, Some(0), "the others go on: {written:?}");
+fn a_member_that_lost_its_directory_is_refused() {
+    let mut cluster = loses_its_directory([Program::Ringd; 2]);
+    let other = 1 - block_on(cluster.leader());
+    block_on(cluster.lead(other));
+    is_refused(&mut cluster);
+    let listed = cluster.etcdctl(&[0], &["member", "list"]).out;
+    let lost = listed.lines().find(|line| line.contains("three"));
+    let id = lost.and_then(|line| line.split(',').next()).expect("an id");
+    changed(&cluster, &["member", "remove", id]);
+    let peer = cluster.members[2].peer_address();
+    changed(
+        &cluster,
+        &["member", "add", "three", &format!("--peer-urls=http://{peer}")],
+    );
+    cluster.members[2].restart();
+    block_on(cluster.settle());
+}
+
+#[test]
+fn a_member_that_lost_its_directory_is_refused_among_etcds() {
+    loses_its_directory([Program::Reference; 2]);
+    loses_its_directory([Program::Etcd351, Program::Ringd]);
 }

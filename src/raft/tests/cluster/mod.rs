@@ -1,6 +1,7 @@
 //! Several log cores that pass each other messages: elections, replication, forwarding, read indexes, membership.
 
 mod elections;
+mod lost;
 mod membership;
 mod reads;
 mod replication;

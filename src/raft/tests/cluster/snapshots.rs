@@ -138,7 +138,10 @@ fn a_member_that_lags_too_far_gets_the_whole_state() {
     let taken: Vec<_> = follower.core.take_to_peers().collect();
     let installs = |order: &ToPeers| matches!(order, ToPeers::SnapshotTaken(Ok(Taken::Installs)));
     assert!(taken.iter().any(installs), "{taken:?}");
-    // Whatever comes meanwhile is nothing to the old state.
+    // Whatever comes meanwhile is nothing to the old state, not even what speaks against its log.
+    let forged = lost::forged(&mut cluster, leader);
+    lost::hear_a_row(&mut cluster, &forged).unwrap();
+    let follower = cluster.up.get_mut(&3).unwrap();
     let before = follower.core.state().applied_index();
     follower.now += 30 * TICK;
     follower.settle();

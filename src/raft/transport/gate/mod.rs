@@ -62,7 +62,7 @@ pub enum Refusal {
     /// A snapshot raft can't take.
     #[error("its snapshot is wrong: {0}")]
     Snapshot(&'static str),
-    /// It vouches for entries that the log does not have. Of a heartbeat this says that the log has lost them.
+    /// It vouches for entries that the log does not have. What heartbeats say by that: `raft::log_lost`.
     #[error("it speaks of index {index}, and the log ends at {last}")]
     BeyondLog {
         /// The index.
