@@ -4,24 +4,24 @@
 //! stored on a majority what is not. So it ends, as etcd's does (`tocommit(…) is out of range`).
 //!
 //! **A correct cluster never gets here.** The commit index in a heartbeat is the lesser of what is committed and what
-//! this member has acknowledged to its sender in the sender's term: a leader begins with 0 for everybody else, in raft-rs
-//! as in etcd's raft. What is acknowledged is durable here, and so is the term in which it was. As long as that term
-//! lasts, nothing takes it away again:
+//! this member has acknowledged to its sender in the sender's term: a leader begins with 0 for everybody else, in
+//! raft-rs as in etcd's raft. What is acknowledged is durable here, and so is the term in which it was. As long as
+//! that term lasts, nothing takes it away again:
 //!
-//! * Appends cut off what differs from the leader's log, and what it has been acknowledged does not. Those of a leader of
-//!   another term are of an earlier one, which raft ignores, or of a later one, with which the term is over.
-//! * A snapshot is installed only where the log lacks the entry at which it ends. It is of committed entries, which every
-//!   later leader has, so what was acknowledged ends before that one, and the log behind it (`install::begin_behind`).
-//!   While it is being installed, nothing that comes is looked at (`handle_peer`).
+//! * Appends cut off what differs from the leader's log, and what it has been acknowledged does not. Those of a leader
+//!   of another term are of an earlier one, which raft ignores, or of a later one, with which the term is over.
+//! * A snapshot is installed only where the log lacks the entry at which it ends. It is of committed entries, which
+//!   every later leader has, so what was acknowledged ends before that one, and the log behind it
+//!   (`install::begin_behind`). While it is being installed, nothing that comes is looked at (`handle_peer`).
 //! * A start cuts off a torn tail, and nothing that was durable.
 //!
-//! Heartbeats of an earlier term are never judged, however late they come: the gate lets them through unseen, before it
-//! looks at what they say, for raft ignores them.
+//! Heartbeats of an earlier term are never judged, however late they come: the gate lets them through unseen, before
+//! it looks at what they say, for raft ignores them.
 //!
-//! **One message shows nothing.** Peers are not believed: it takes [`LOG_LOST_HEARTBEATS`] of one leader in one term, and
-//! none that are nearer to each other than half a tick, for reads are confirmed by heartbeats, too. Whatever fits this
-//! log begins the row anew: another heartbeat, or an append that follows on an entry that is there. Of a leader whom this
-//! member follows one of them comes every tick, whoever else sends what in its name.
+//! **One message shows nothing.** Peers are not believed: it takes [`LOG_LOST_HEARTBEATS`] of one leader in one term,
+//! and none that are nearer to each other than half a tick, for reads are confirmed by heartbeats, too. Whatever fits
+//! this log begins the row anew: another heartbeat, or an append that follows on an entry that is there. Of a leader
+//! whom this member follows one of them comes every tick, whoever else sends what in its name.
 
 use super::core::LogCore;
 use super::transport::gate::Refusal;

@@ -294,11 +294,9 @@ mod tests {
                     Some("/version") => r#"{"etcdserver":"3.7.1","etcdcluster":"3.7.0"}"#,
                     _ => "false",
                 };
-                let length = body.len();
-                let _ = write!(
-                    stream,
-                    "HTTP/1.1 200 OK\r\nX-Etcd-Cluster-Id: c\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
-                );
+                let length = format!("Content-Length: {}", body.len());
+                let head = format!("HTTP/1.1 200 OK\r\nX-Etcd-Cluster-Id: c\r\n{length}\r\nConnection: close");
+                let _ = write!(stream, "{head}\r\n\r\n{body}");
             }
         };
         std::thread::spawn(serve);
