@@ -510,6 +510,36 @@ fn connections_without_end() {
     });
 }
 
+/// Beside as many connections as are let in, the log goes on in new segments: it needs descriptors, too.
+#[test]
+fn connections_leave_descriptors_for_the_log() {
+    const PUTS: u32 = 140;
+    let stored = u64::from(PUTS) << 20;
+    survives("connections beside new segments", stored, |server| {
+        let address = server.address();
+        block_on(async {
+            let channel = Channel::connect(&address).await.expect("a connection");
+            let limit = server.usage().descriptors + 100;
+            let set = std::process::Command::new("prlimit")
+                .arg(format!("--nofile={limit}:{limit}"))
+                .args(["--pid", &server.process_id().to_string()])
+                .status();
+            assert!(set.expect("prlimit runs").success());
+            let sockets: Vec<_> = (0..400).map(|_| TcpStream::connect(&address)).collect();
+            let value = vec![b'v'; 1 << 20];
+            for number in 0..PUTS {
+                let put = pb::PutRequest {
+                    key: format!("large{}", number % 8).into(),
+                    value: value.clone().into(),
+                    ..Default::default()
+                };
+                let _: pb::PutResponse = channel.call(etcd::PUT, &put).await.expect("a put");
+            }
+            drop(sockets);
+        });
+    });
+}
+
 #[test]
 fn leases_without_end() {
     survives("leases without end", 0, |server| {

@@ -16,6 +16,7 @@ use crate::config::gates::Gates;
 use crate::metrics::Kind::{Counter, Gauge, Histogram};
 use crate::metrics::{self, CODES, CoreMetrics, LatencySum, MethodMetrics, Registry, SharedHistogram, Text};
 use crate::mvcc::interval::RangeEnd;
+use crate::proto::etcdserverpb::AlarmType;
 use crate::raft::messages::Status;
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -55,6 +56,7 @@ impl Api {
             put_compactions(&mut text, status);
             put_disk(&mut text, status);
             put_leases(&mut text, status);
+            put_alarms(&mut text, status);
         }
         self.put_versions(&mut text);
         put_gates(&mut text, &self.settings.gates);
@@ -328,6 +330,19 @@ fn put_disk(text: &mut Text, status: &Status) {
     let help = "Times from the beginning of a checkpoint, which holds nobody up, until it is durable.";
     text.family("etcd_disk_backend_commit_duration_seconds", Histogram, help);
     text.histogram(&[], &counters.checkpoints.buckets());
+}
+
+/// As in etcd there is no such family before the first alarm. etcd counts how often each was raised since it started.
+fn put_alarms(text: &mut Text, status: &Status) {
+    if status.alarms.is_empty() {
+        return;
+    }
+    text.family("etcd_debugging_server_alarms", Gauge, "1 for an alarm that is raised.");
+    for alarm in &status.alarms {
+        let member = format!("{:x}", alarm.member_id);
+        let kind = AlarmType::try_from(alarm.alarm).map_or("UNKNOWN", |kind| kind.as_str_name());
+        text.series(&[("server_id", &member), ("alarm_type", kind)], 1.0);
+    }
 }
 
 fn put_leases(text: &mut Text, status: &Status) {

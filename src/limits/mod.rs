@@ -79,6 +79,10 @@ pub const PAGE_READS_IN_FLIGHT: usize = 64;
 pub const ACCEPT_BACKLOG: i32 = 4096;
 /// Connections on their way from the accepting thread to one serve core.
 pub const ACCEPTED_QUEUE: usize = 1024;
+/// Descriptors that no client's connection may take, and no more than one in so many of all: the log's segments, the page
+/// file, snapshots and connections to other members need some. Connections of peers may take half of them.
+pub const DESCRIPTORS_KEPT: u64 = 128;
+pub const DESCRIPTORS_KEPT_PART: u64 = 4;
 /// Time between two warnings that connections can't be accepted.
 pub const ACCEPT_WARNING_INTERVAL: std::time::Duration = std::time::Duration::from_secs(10);
 /// How often the accepting thread looks at the serve cores' load.

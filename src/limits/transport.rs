@@ -69,8 +69,8 @@ pub const LEASE_QUESTION_BYTES_MAX: usize = 64 << 10;
 pub const ASK_PAUSE: Duration = Duration::from_millis(50);
 /// Longest message in front of a snapshot, etcd's number.
 pub const SNAPSHOT_MESSAGE_BYTES_MAX: usize = 64 << 20;
-/// Connections of peers that are served at once, and not more.
-pub const SERVED_CONNECTIONS_MAX: usize = 1024;
+/// Connections of peers that are served at once, streams of members aside: the oldest goes when another comes.
+pub const SERVED_CONNECTIONS_MAX: usize = 256;
 /// Members whose URLs were learned from their requests and that are not known to be members.
 pub const LEARNED_MAX: usize = 16;
 /// URLs of one member that are used.

@@ -425,6 +425,7 @@ impl LogCore {
                 self.state.lessor_mut().promote(now, extend);
             } else {
                 self.state.lessor_mut().demote();
+                self.give_up_renewals();
             }
         }
     }

@@ -155,6 +155,14 @@ impl LogCore {
         }
     }
 
+    /// Leadership is over: renewals that waited for an entry of its own are the next leader's to answer. What was
+    /// proposed may never be applied.
+    pub(super) fn give_up_renewals(&mut self) {
+        for (_, Waiter { core, token }) in self.renewals.drain(..) {
+            self.replies.push((core, Reply::Renewed { token, ttl_s: None }));
+        }
+    }
+
     /// Lets the compactor look at the clock.
     pub(super) fn compact_by_itself(&mut self, now: Duration) {
         let Some(compactor) = self.compactor.as_mut().filter(|_| !self.stopping) else {

@@ -1,11 +1,14 @@
 //! Accepting connections: one thread takes them from all listeners and hands each to the least loaded serve core.
 //!
+//! Some of the process's descriptors are kept free: a log that can't open its next segment is the end of the member, and
+//! whoever opens connections without end shall not bring that about, nor keep other members out.
+//!
 //! Load is recent work, not the number of connections: the share of a CPU that a core used of late, plus what the
 //! connections given to it since then are expected to add. Cores that are equally busy get connections in turn.
 
 use super::mailbox::{self, Refused};
 use super::serve::CoreClock;
-use super::{Doorbell, ListenSocket};
+use super::{Doorbell, ListenSocket, start};
 use crate::limits;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -132,8 +135,20 @@ fn accept_until(stop: &AtomicBool, listeners: &[(ListenSocket, Goes)], mut targe
                 Goes::ToLeastLoaded => &mut targets[..],
                 Goes::ToFirst => &mut targets[..1],
             };
-            accept_from(listener, index, targets, &mut warnings);
+            let last = last_descriptor(*goes, start::descriptors_max());
+            accept_from(listener, index, targets, last, &mut warnings);
         }
+    }
+}
+
+/// The highest descriptor that a connection may have where there are `max`. The system gives out the lowest that is
+/// free, so as many are in use below it. A part is kept for the process itself, the half of it for what peers connect
+/// to as well.
+fn last_descriptor(goes: Goes, max: u64) -> u64 {
+    let kept = limits::DESCRIPTORS_KEPT.min(max / limits::DESCRIPTORS_KEPT_PART);
+    max - match goes {
+        Goes::ToLeastLoaded => kept,
+        Goes::ToFirst => kept / 2,
     }
 }
 
@@ -170,9 +185,18 @@ fn sample(targets: &mut [Target], interval: Duration) {
 }
 
 /// Accepts a bounded number of connections, so that no listener starves another.
-fn accept_from(listener: &ListenSocket, index: usize, targets: &mut [Target], warnings: &mut Warnings) {
+fn accept_from(listener: &ListenSocket, index: usize, targets: &mut [Target], last: u64, warnings: &mut Warnings) {
     for _ in 0..limits::ACCEPTED_QUEUE {
         match listener.accept() {
+            Ok(socket) if socket.as_raw_fd() as u64 >= last => {
+                if warnings.is_due(Instant::now()) {
+                    let address = listener.local_address();
+                    tracing::warn!(
+                        last,
+                        "closed a connection on {address}: too few descriptors are left; raise LimitNOFILE"
+                    );
+                }
+            }
             Ok(socket) => {
                 let accepted = Accepted {
                     socket,
@@ -268,6 +292,13 @@ mod tests {
         assert_eq!(by_load(&[load(0.11, 0, 7), load(0.12, 0, 5)]), [1, 0]);
         // A burst fills the idle core only until it is expected to be as busy as the other.
         assert_eq!(by_load(&[load(0.0, 30, 30), load(0.2, 0, 0)]), [1, 0]);
+    }
+
+    #[test]
+    fn some_descriptors_are_kept_from_clients_and_fewer_from_peers() {
+        let last = |max| [Goes::ToLeastLoaded, Goes::ToFirst].map(|goes| last_descriptor(goes, max));
+        assert_eq!(last(65_536), [65_408, 65_472]);
+        assert_eq!(last(256), [192, 224], "a quarter, where there are few");
     }
 
     #[test]

@@ -87,16 +87,26 @@ fn explain(error: io::Error, disabled: Option<&str>) -> StartError {
     }
 }
 
-/// Raises a soft limit to its hard one and returns it.
-fn raise(resource: libc::__rlimit_resource_t) -> io::Result<u64> {
+/// How many descriptors the process may have now; it can be changed while it runs.
+pub(super) fn descriptors_max() -> u64 {
+    limit_of(libc::RLIMIT_NOFILE).map_or(u64::MAX, |limit| limit.rlim_cur)
+}
+
+fn limit_of(resource: libc::__rlimit_resource_t) -> io::Result<libc::rlimit> {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
     };
     // SAFETY: `limit` is a rlimit that outlives the call.
-    if unsafe { libc::getrlimit(resource, &mut limit) } != 0 {
-        return Err(io::Error::last_os_error());
+    match unsafe { libc::getrlimit(resource, &mut limit) } {
+        0 => Ok(limit),
+        _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// Raises a soft limit to its hard one and returns it.
+fn raise(resource: libc::__rlimit_resource_t) -> io::Result<u64> {
+    let mut limit = limit_of(resource)?;
     if limit.rlim_cur < limit.rlim_max {
         let raised = libc::rlimit {
             rlim_cur: limit.rlim_max,

@@ -1,6 +1,7 @@
 //! The serve cores: what each is given, its life, and what connects it to the log core.
 
 use super::End;
+use super::Life;
 use super::ServerError;
 use super::budget::Budget;
 use super::claim::listener_kinds;
@@ -23,7 +24,6 @@ use crate::raft::transport::identity::Local;
 use crate::reactor::Doorbell;
 use crate::reactor::accept::Target;
 use crate::reactor::mailbox::{Receiver, Sender, mailbox};
-use crate::reactor::roles::Roles;
 use crate::reactor::serve::{self, BellWaiter, CoreOptions, Notify, PageFileReader, ServeCore};
 use crate::state::members;
 use crate::{grpc, http, net};
@@ -118,14 +118,15 @@ fn local(config: &Config, identity: Identity) -> Local {
 impl Cores {
     /// Starts them all; they serve when their first connections come.
     pub fn start(
-        config: &Config,
-        budget: &Budget,
-        roles: &Roles,
+        life: &Life<'_>,
         log_bell: &Doorbell,
         readers: &Readers,
         member: &Member,
         compared: Option<mpsc::Sender<End>>,
     ) -> Result<Cores, ServerError> {
+        let Life {
+            config, roles, budget, ..
+        } = life;
         let acceptor_bell = bell_of("accept")?;
         let bells = roles.serve.iter().map(|role| bell_of(&role.name));
         let bells: Vec<Doorbell> = bells.collect::<Result<_, _>>()?;
@@ -143,7 +144,10 @@ impl Cores {
             acceptor_bell,
         };
         let registry = Arc::new(Api::registry(roles.serve.len()));
-        let settings = settings(config, budget, member, registry);
+        let settings = Settings {
+            peers: life.peer_counters.clone(),
+            ..settings(config, budget, member, registry)
+        };
         let net = net_options(config, budget, roles.serve.len());
         for (number, role) in roles.serve.iter().enumerate() {
             let bell = bells[number].clone();

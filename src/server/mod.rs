@@ -21,6 +21,7 @@ use crate::mvcc::readers::Readers;
 use crate::raft::boot::{Boot, BootError};
 use crate::raft::core::{Fatal, Options};
 use crate::raft::replica::ReplicaOptions;
+use crate::raft::transport::counters::Counters;
 use crate::reactor::Doorbell;
 use crate::reactor::ListenSocket;
 use crate::reactor::accept::{Acceptor, Goes};
@@ -167,6 +168,7 @@ pub fn run(config: &Config) -> Result<(), ServerError> {
         listeners,
         ends,
         ended,
+        peer_counters: Arc::default(),
         is_forced: config.force_new_cluster,
         compares: config.gates.is_open("InitialCorruptCheck") && origin == Origin::default(),
     };
@@ -206,6 +208,8 @@ struct Life<'a> {
     listeners: Vec<(ListenSocket, Goes)>,
     ends: mpsc::Sender<End>,
     ended: mpsc::Receiver<End>,
+    /// What was counted of other members: a snapshot that came begins another life, and is to be seen in it.
+    peer_counters: Arc<Counters>,
     /// Whether what the member holds is to be compared with the others before it serves. A new one holds nothing.
     compares: bool,
     /// Whether the member is to leave its cluster and be one of its own. Only once: others may join it then.
@@ -237,23 +241,13 @@ impl Life<'_> {
         let log_bell = Doorbell::new("log").map_err(system("make a doorbell"))?;
         let readers = Readers::new(self.roles.serve.len());
         let thread = self.log_thread(origin, &readers, &log_bell, &end_of_log);
-        let Life {
-            config,
-            roles,
-            budget,
-            listeners,
-            ends,
-            ended,
-            compares,
-            ..
-        } = self;
-        let ends = ends.clone();
-        let compared = std::mem::take(compares).then(|| ends.clone());
+        let ends = self.ends.clone();
+        let compared = std::mem::take(&mut self.compares).then(|| ends.clone());
         let is_compared = compared.is_some();
         let (ports_sender, ports_receiver) = mpsc::channel();
         let (started_sender, started) = mpsc::channel();
         let log = std::thread::Builder::new()
-            .name(roles.log.name.clone())
+            .name(self.roles.log.name.clone())
             .spawn(move || {
                 let result = thread.run(&started_sender, &ports_receiver);
                 drop(started_sender);
@@ -262,11 +256,11 @@ impl Life<'_> {
             .map_err(system("start the log core's thread"))?;
         let member = match started.recv() {
             Ok(member) => member?,
-            Err(_) => return ending(ended.recv()),
+            Err(_) => return ending(self.ended.recv()),
         };
-        let cores = Cores::start(config, budget, roles, &log_bell, &readers, &member, compared)?;
+        let cores = Cores::start(self, &log_bell, &readers, &member, compared)?;
         if is_compared {
-            let end = ended.recv();
+            let end = self.ended.recv();
             if !matches!(end, Ok(End::Compared(Ok(())))) {
                 cores::end(&cores.stops, cores.serving);
                 drop(ports_sender);
@@ -275,26 +269,29 @@ impl Life<'_> {
             }
         }
         let _ = ports_sender.send(cores.ports);
-        let sockets = listeners.iter().map(|(socket, goes)| Ok((socket.another()?, *goes)));
+        let sockets = self
+            .listeners
+            .iter()
+            .map(|(socket, goes)| Ok((socket.another()?, *goes)));
         let sockets = sockets.collect::<Result<_, _>>().map_err(system("listen"))?;
         let acceptor =
             Acceptor::start(sockets, cores.targets, &cores.acceptor_bell).map_err(system("start accepting"))?;
-        say_ready(config, cores.serving.len());
-        let end = ended.recv();
+        say_ready(self.config, cores.serving.len());
+        let end = self.ended.recv();
         tracing::info!("stopping");
         if matches!(end, Ok(End::Signal)) {
             end_of_log.leave(&log_bell);
         }
         if !matches!(&end, Ok(End::Log(Err(Fatal::Installed)))) {
             // Who comes now is refused, and not left waiting for nobody.
-            listeners.clear();
+            self.listeners.clear();
         }
         acceptor.stop();
         cores::end(&cores.stops, cores.serving);
         end_of_log.stop(&log_bell);
         match end {
             Ok(End::Signal) => {
-                let end = ending(ended.recv());
+                let end = ending(self.ended.recv());
                 let _ = log.join();
                 end
             }

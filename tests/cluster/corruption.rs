@@ -150,6 +150,16 @@ fn the_leader_finds_who_differs(leader: usize, flags: &[&str], act: impl Fn(&Clu
     cluster.members[2].spawn().expect("a member starts");
     act(&cluster);
     assert_eq!(alarmed(&cluster, leader), [id]);
+    for member in &cluster.members[..2] {
+        let metrics = member.http_body("/metrics").expect("metrics");
+        let alarm = |labels: String| metrics.contains(&format!("etcd_debugging_server_alarms{{{labels}}} 1\n"));
+        let id = format!(r#"server_id="{id:x}""#);
+        let kind = r#"alarm_type="CORRUPT""#;
+        assert!(
+            alarm(format!("{kind},{id}")) || alarm(format!("{id},{kind}")),
+            "{metrics}"
+        );
+    }
 }
 
 #[test]

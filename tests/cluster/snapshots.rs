@@ -37,10 +37,13 @@ async fn write(client: &mut Roaming, round: &str) {
 
 /// How many snapshots this member has sent, by its metrics.
 fn sent_by(cluster: &Cluster, member: usize) -> u64 {
+    counted(cluster, member, "etcd_network_snapshot_send_success{")
+}
+
+/// The sum of the series whose names begin so.
+fn counted(cluster: &Cluster, member: usize, series: &str) -> u64 {
     let metrics = cluster.members[member].http_body("/metrics").expect("metrics");
-    let lines = metrics
-        .lines()
-        .filter(|line| line.starts_with("etcd_network_snapshot_send_success{"));
+    let lines = metrics.lines().filter(|line| line.starts_with(series));
     let counts = lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
     counts.sum::<f64>() as u64
 }
@@ -222,6 +225,8 @@ fn watches_go_on_over_a_snapshot() {
         cluster.settle().await;
         assert_eq!(watcher.keys, expected);
         assert!(watcher.begun > 2, "the member began anew twice");
+        let received = counted(&cluster, 2, "etcd_network_snapshot_receive_success{");
+        assert!(received >= 2, "{received} counted: what was before it began anew, too");
         let mut client = Roaming::new(vec![cluster.members[2].address()], 0);
         let read: pb::RangeResponse = client.call(RANGE, &get_prefix("watched/")).await;
         assert_eq!(read.count as usize, expected.len());

@@ -4,6 +4,7 @@ use super::member::{Command, Member, Setup};
 use super::{TICK, listener};
 use crate::support::http::{Answer, answer_to, exchange};
 use raft::eraftpb::{Message, MessageType};
+use ringd::limits::transport::SERVED_CONNECTIONS_MAX;
 use ringd::raft::transport::codec::{encode_heartbeat, encode_message};
 use ringd::raft::transport::wire;
 use std::io::{Read, Write};
@@ -292,6 +293,36 @@ fn a_later_stream_takes_the_place_of_an_earlier_one() {
     let mut some = [0; 200];
     second.read_exact(&mut some).unwrap();
     drop(second);
+    member.wait("for all connections to end", |seen| seen.served == 0);
+}
+
+/// Who leaves more requests unfinished than there may be keeps no member out: the oldest of them go, streams never.
+#[test]
+fn unfinished_requests_keep_no_member_out() {
+    let (member, address) = member(nowhere());
+    let open = |line: &str, fields: &[(&str, &str)]| {
+        let mut stream = TcpStream::connect(&address).unwrap();
+        stream.set_read_timeout(Some(BOUND)).unwrap();
+        stream.write_all(&request(line, CLUSTER, fields, &[])).unwrap();
+        stream
+    };
+    let begins = |stream: &mut TcpStream| {
+        let mut head = [0; 15];
+        stream.read_exact(&mut head).unwrap();
+        assert_eq!(&head, b"HTTP/1.1 200 OK");
+    };
+    let to_us = [("X-Raft-To", "a1"), ("X-Server-From", "a2")];
+    let mut early = open("GET /raft/stream/msgapp/a2", &to_us);
+    begins(&mut early);
+    let requests = 0..SERVED_CONNECTIONS_MAX + 20;
+    let unfinished: Vec<TcpStream> = requests
+        .map(|_| open("POST /raft", &[("Content-Length", "1000000")]))
+        .collect();
+    let mut late = open("GET /raft/stream/message/a2", &to_us);
+    begins(&mut late);
+    let mut some = [0; 8];
+    early.read_exact(&mut some).expect("the stream goes on");
+    drop((early, late, unfinished));
     member.wait("for all connections to end", |seen| seen.served == 0);
 }
 

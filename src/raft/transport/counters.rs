@@ -33,6 +33,23 @@ impl Default for SnapshotCounters {
     }
 }
 
+impl SnapshotCounters {
+    /// One is under way until what is returned is dropped, however that comes.
+    pub fn begin(&self) -> UnderWay<'_> {
+        self.in_flight.add(1);
+        UnderWay(&self.in_flight)
+    }
+}
+
+/// A snapshot under way.
+pub struct UnderWay<'a>(&'a Cell);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.subtract(1);
+    }
+}
+
 /// Of one peer.
 #[derive(Debug)]
 pub struct PeerCounters {

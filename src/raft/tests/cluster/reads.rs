@@ -99,13 +99,9 @@ fn rule_15_a_late_or_repeated_confirmation_confirms_no_later_round() {
     assert!(cluster.take_reply(first).is_none() && cluster.take_reply(second).is_none());
 }
 
-/// DESIGN 12 (20): who leads without knowing it expires nothing and renews nothing.
-#[test]
-fn rule_20_a_leader_alone_neither_expires_nor_renews() {
-    let mut cluster = Cluster::new(&[1, 2, 3]);
-    let leader = cluster.elect();
+fn grant(cluster: &mut Cluster, leader: u64, id: i64) {
     let grant = InternalRaftRequest {
-        lease_grant: Some(LeaseGrantRequest { ttl: 2, id: 77 }),
+        lease_grant: Some(LeaseGrantRequest { ttl: 2, id }),
         ..Default::default()
     };
     let token = cluster.ask(leader, |token| Request::Propose {
@@ -116,6 +112,36 @@ fn rule_20_a_leader_alone_neither_expires_nor_renews() {
     });
     cluster.settle();
     assert!(matches!(cluster.take_reply(token), Some(Reply::Applied { .. })));
+}
+
+/// A renewal that waits for a revocation is answered when leadership ends, to be asked of the next leader: its entry
+/// may never be applied.
+#[test]
+fn a_renewal_that_waits_for_a_revocation_is_given_up_with_leadership() {
+    let mut cluster = Cluster::new(&[1, 2, 3]);
+    let leader = cluster.elect();
+    grant(&mut cluster, leader, 77);
+    // Nothing is committed any more, but the leader is known to lead: the lease runs out and is not revoked.
+    cluster.lost.push(MessageType::MsgAppendResponse);
+    for _ in 0..60 {
+        cluster.tick();
+    }
+    assert_eq!(cluster.leaders(), [leader]);
+    let renewal = cluster.ask(leader, |token| Request::Renew { token, id: 77 });
+    cluster.settle();
+    assert!(cluster.take_reply(renewal).is_none(), "it waits for the revocation");
+    cluster.isolate(leader);
+    cluster.wait("the renewal is given up", |cluster| {
+        matches!(cluster.take_reply(renewal), Some(Reply::Renewed { ttl_s: None, .. }))
+    });
+}
+
+/// DESIGN 12 (20): who leads without knowing it expires nothing and renews nothing.
+#[test]
+fn rule_20_a_leader_alone_neither_expires_nor_renews() {
+    let mut cluster = Cluster::new(&[1, 2, 3]);
+    let leader = cluster.elect();
+    grant(&mut cluster, leader, 77);
     let renewed = cluster.ask(leader, |token| Request::Renew { token, id: 77 });
     cluster.settle();
     let reply = cluster.take_reply(renewed);

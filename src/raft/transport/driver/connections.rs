@@ -1,27 +1,36 @@
 //! Open connections, so that they can be ended from outside the tasks that use them.
 
 use crate::reactor::serve::Stream;
-use slab::Slab;
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::net::Shutdown;
 use std::rc::Rc;
 
 /// The connections of a peer, or of those that are no peers yet.
 #[derive(Default)]
 pub(super) struct Connections {
-    open: RefCell<Slab<Stream>>,
+    /// By their numbers, which count up: the oldest comes first.
+    open: RefCell<BTreeMap<u64, Stream>>,
+    next: Cell<u64>,
     ended: Cell<bool>,
 }
 
 /// Keeps a connection on the list.
 pub(super) struct Listed {
     connections: Rc<Connections>,
-    key: usize,
+    number: u64,
+}
+
+impl Listed {
+    /// Takes it off the list before its end: somebody else answers for it from now on.
+    pub fn strike(&self) {
+        self.connections.open.borrow_mut().remove(&self.number);
+    }
 }
 
 impl Drop for Listed {
     fn drop(&mut self) {
-        self.connections.open.borrow_mut().remove(self.key);
+        self.strike();
     }
 }
 
@@ -31,11 +40,25 @@ impl Connections {
         if self.ended.get() {
             return None;
         }
-        let key = self.open.borrow_mut().insert(stream.clone());
+        let number = self.next.get();
+        self.next.set(number + 1);
+        self.open.borrow_mut().insert(number, stream.clone());
         Some(Listed {
             connections: self.clone(),
-            key,
+            number,
         })
+    }
+
+    /// Ends the oldest while there are `max` or more. Whether there were so many.
+    pub fn make_room(&self, max: usize) -> bool {
+        let mut open = self.open.borrow_mut();
+        let is_full = open.len() >= max;
+        while open.len() >= max
+            && let Some((_, oldest)) = open.pop_first()
+        {
+            oldest.shutdown(Shutdown::Both);
+        }
+        is_full
     }
 
     pub fn count(&self) -> usize {
@@ -51,6 +74,6 @@ impl Connections {
     pub fn end(&self) {
         self.ended.set(true);
         let open = self.open.borrow();
-        open.iter().for_each(|(_, stream)| stream.shutdown(Shutdown::Both));
+        open.values().for_each(|stream| stream.shutdown(Shutdown::Both));
     }
 }

@@ -1,6 +1,7 @@
 //! What peers ask for, and what they are answered: `/raft` and below, in etcd's statuses and words.
 
 use super::clock;
+use super::connections::Listed;
 use super::served::{Answer, Served, SnapshotBody};
 use super::{Inner, write};
 use crate::http::http1::{Connection, Request};
@@ -23,10 +24,12 @@ pub(super) fn is_of_raft(path: &str) -> bool {
 
 /// Serves a connection from its first request on, or from `request` on if that has been read.
 pub(super) async fn run(inner: Rc<Inner>, stream: Stream, connection: Connection, request: Option<Request>) {
-    if inner.served.count() >= limits::SERVED_CONNECTIONS_MAX {
-        return inner.complain("all peers", "closed a connection", &"too many are open");
+    // Members need few, and soon have their streams, which don't count: what has been open for longest is most likely
+    // nobody's.
+    if inner.served.make_room(limits::SERVED_CONNECTIONS_MAX) {
+        inner.complain("all peers", "closed the oldest connection", &"too many are open");
     }
-    let Some(_listed) = inner.served.list(&stream) else {
+    let Some(listed) = inner.served.list(&stream) else {
         return;
     };
     let mut served = Served::new(stream, connection);
@@ -40,7 +43,7 @@ pub(super) async fn run(inner: Rc<Inner>, stream: Stream, connection: Connection
                 Ok(None) | Err(_) => return,
             },
         };
-        served = match answer(&inner, served, &request).await {
+        served = match answer(&inner, served, &request, &listed).await {
             Some(served) => served,
             None => return,
         };
@@ -48,12 +51,12 @@ pub(super) async fn run(inner: Rc<Inner>, stream: Stream, connection: Connection
 }
 
 /// Answers a request; the connection comes back if it may bring another.
-async fn answer(inner: &Rc<Inner>, served: Served, request: &Request) -> Option<Served> {
+async fn answer(inner: &Rc<Inner>, served: Served, request: &Request, listed: &Listed) -> Option<Served> {
     match request.path() {
         "/raft" => pipeline(inner, served, request).await,
         "/raft/probing" => probing(served).await,
         "/raft/snapshot" => snapshot(inner, served, request).await,
-        path if path.starts_with("/raft/stream/") => stream(inner, served, request).await,
+        path if path.starts_with("/raft/stream/") => stream(inner, served, request, listed).await,
         _ => finish(served, Answer::error(404, "404 page not found")).await,
     }
 }
@@ -212,7 +215,7 @@ fn admits_message(inner: &Inner, request: &Request, message: &Message) -> Result
     Err(Answer::error(500, "error processing raft message"))
 }
 
-async fn stream(inner: &Rc<Inner>, mut served: Served, request: &Request) -> Option<Served> {
+async fn stream(inner: &Rc<Inner>, mut served: Served, request: &Request, listed: &Listed) -> Option<Served> {
     if request.method != "GET" {
         return finish(served, not_allowed("GET")).await;
     }
@@ -227,6 +230,8 @@ async fn stream(inner: &Rc<Inner>, mut served: Served, request: &Request) -> Opt
     // A body has no business here; what comes of it would be taken for the end of the stream.
     let fields = [(field::VERSION, version), (field::CLUSTER_ID, cluster.as_str())];
     served.begin(&fields).await.ok()?;
+    // It is on the peer's own list from here on.
+    listed.strike();
     write::run(peer, way, served).await;
     None
 }
@@ -296,11 +301,11 @@ async fn snapshot(inner: &Rc<Inner>, mut served: Served, request: &Request) -> O
         "incoming-snapshot-index" = index,
         "receiving database snapshot"
     );
-    counters.in_flight.add(1);
+    let under_way = counters.begin();
     let bytes = &inner.counters.of(message.from).received_bytes;
     let (body, slot) = SnapshotBody::new(served, rest);
     let received = inner.sink.receive_snapshot(message, body).await;
-    counters.in_flight.subtract(1);
+    drop(under_way);
     let mut served = slot.take()?;
     let answer = match received {
         Ok(length) => {

@@ -20,14 +20,14 @@ pub(super) async fn run(peer: Rc<Peer>, message: Message, mut source: Box<dyn Sn
         "snapshot-index" = index,
         "sending database snapshot"
     );
-    counters.in_flight.add(1);
+    let under_way = counters.begin();
     let began = Instant::now();
     let url = peer.urls.borrow().pick();
     let sent = match &url {
         Ok(url) => post(&peer, url, &message, &mut *source).await,
         Err(error) => Err(io::Error::new(error.kind(), error.to_string()).into()),
     };
-    counters.in_flight.subtract(1);
+    drop(under_way);
     match sent {
         Ok(bytes) => {
             peer.activate();
