@@ -116,6 +116,17 @@ impl Api {
         self.asking.post(request);
     }
 
+    /// The log core has ended, perhaps because the member begins anew with another one's state: gives up what waits for
+    /// it. Nobody else can answer, and connections end when their calls have. What is asked on that occasion is left for
+    /// the next call.
+    pub fn log_core_ended(&mut self, net: &mut Net) {
+        let keys: Vec<usize> = self.asking.waiting.iter().map(|(key, _)| key).collect();
+        for key in keys {
+            let waiting = self.asking.remove(key);
+            self.give_up(net, waiting, &error::stopped());
+        }
+    }
+
     /// Gives up requests that waited too long, as etcd's request time-out does.
     pub fn expire_requests(&mut self, net: &mut Net) {
         let now = net.now();

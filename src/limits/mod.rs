@@ -33,6 +33,9 @@ pub const RAFT_CATCHUP_BYTES_MAX: usize = 64 << 20;
 pub const SNAPSHOT_CATCHUP_WINDOWS: usize = 2;
 /// How long a member that has received a snapshot may take to go on from there, as etcd has it.
 pub const SNAPSHOT_CATCHUP_TIME: std::time::Duration = std::time::Duration::from_secs(30);
+/// Bytes of entries that a leader has appended and that are not committed, above which it appends no more. More than its
+/// own clients and those of four others may have under way; without a majority others give up and come again.
+pub const RAFT_UNCOMMITTED_BYTES_MAX: u64 = 512 << 20;
 /// Bytes of entries that a follower holds and has not applied, above which it takes no more.
 pub const RAFT_UNAPPLIED_BYTES_MAX: usize = 128 << 20;
 /// A write to the log that takes longer is said to be slow, as etcd has it.
@@ -339,6 +342,7 @@ pub const COMPACTION_SLICE_RECORDS: usize = 1000;
 pub const PROPOSALS_PENDING_MAX: usize = 20_000;
 /// Bytes of proposals that may wait to be applied; a small memory budget makes it less.
 pub const PROPOSALS_PENDING_BYTES_MAX: usize = 64 << 20;
+const _: () = assert!(RAFT_UNCOMMITTED_BYTES_MAX > 5 * PROPOSALS_PENDING_BYTES_MAX as u64);
 /// Lease revocations proposed in one turn.
 pub const LEASE_REVOKES_PER_TURN: usize = 500;
 /// Leases whose remaining time is written down by one proposal.

@@ -479,7 +479,7 @@ impl LogCore {
     /// A leader whose log takes nothing while those of a majority get on without it hands leadership over: heartbeats
     /// do not wait for the disk, so nobody else would notice, and it can answer nobody.
     pub(super) fn leave_if_stalled(&mut self, now: Duration) {
-        let waited = self.replica.writing_for(now);
+        let waited = self.replica.stands_still_for(now);
         let node = self.replica.node();
         if waited < self.options.election_timeout || !node.is_leader() || node.transferee().is_some() {
             return;

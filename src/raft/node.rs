@@ -100,6 +100,7 @@ impl Node {
             applied: options.applied,
             max_size_per_msg: crate::limits::RAFT_MESSAGE_BYTES_MAX,
             max_inflight_msgs: crate::limits::RAFT_INFLIGHT_MESSAGES_MAX,
+            max_uncommitted_size: crate::limits::RAFT_UNCOMMITTED_BYTES_MAX,
             max_committed_size_per_ready: crate::limits::RAFT_COMMITTED_BYTES_PER_READY_MAX,
             check_quorum: true,
             pre_vote: options.pre_vote,

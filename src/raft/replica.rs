@@ -116,6 +116,8 @@ pub struct Replica {
     writing_since: Option<Duration>,
     /// Whether it was said that it is slow.
     is_slow: bool,
+    /// When something last became durable, or nothing waited for that.
+    progressed_at: Duration,
     syncs: Histogram,
 }
 
@@ -178,6 +180,7 @@ impl Replica {
                 lazy_state: None,
                 writing_since: None,
                 is_slow: false,
+                progressed_at: Duration::ZERO,
                 syncs: Counters::default().log_syncs,
             },
             repair,
@@ -212,6 +215,9 @@ impl Replica {
     /// Hands raft's batches to the log and what is durable back to raft, until neither has anything to do now.
     pub fn pump<D: Disk + ?Sized>(&mut self, disk: &mut D, now: Duration) {
         self.time_writes(now);
+        if self.waiting.is_empty() {
+            self.progressed_at = now;
+        }
         loop {
             while let Some(batch) = self.node.next_batch() {
                 self.append(batch);
@@ -222,6 +228,7 @@ impl Replica {
             let before = self.waiting.len();
             while self.waiting.front().is_some_and(|ticket| *ticket <= durable) {
                 self.waiting.pop_front();
+                self.progressed_at = now;
                 self.node.persisted();
             }
             if self.waiting.len() == before {
@@ -253,6 +260,15 @@ impl Replica {
     pub fn writing_for(&self, now: Duration) -> Duration {
         self.writing_since
             .map_or(Duration::ZERO, |since| now.saturating_sub(since))
+    }
+
+    /// For how long the log has made nothing durable of what waits for that: its disk stalls, or has no room for the next
+    /// segment.
+    pub fn stands_still_for(&self, now: Duration) -> Duration {
+        match self.waiting.is_empty() {
+            true => Duration::ZERO,
+            false => now.saturating_sub(self.progressed_at),
+        }
     }
 
     /// How long writes to the log took, from the turn that handed one over to the turn that saw it durable.
@@ -421,6 +437,7 @@ pub(super) fn wal_state(state: &HardState) -> wal::HardState {
 mod tests {
     use super::super::node::Proposed;
     use super::*;
+    use crate::io::faulty::FaultyDisk;
     use crate::io::memory::MemoryDisk;
     use raft::eraftpb::EntryType;
 
@@ -453,7 +470,7 @@ mod tests {
     }
 
     /// A leading replica, and what it committed on the way there.
-    fn start(disk: &mut MemoryDisk, applied: &Applied) -> (Replica, Vec<(u64, Bytes)>) {
+    fn start(disk: &mut impl Disk, applied: &Applied) -> (Replica, Vec<(u64, Bytes)>) {
         let directory = Path::new("/data/member/wal");
         let (mut replica, _) = Replica::start(disk, directory, options(Some(IDENTITY)), applied, &founders()).unwrap();
         settle(&mut replica, disk);
@@ -465,15 +482,19 @@ mod tests {
         (replica, found)
     }
 
-    fn settle(replica: &mut Replica, disk: &mut MemoryDisk) {
+    fn settle(replica: &mut Replica, disk: &mut impl Disk) {
+        settle_at(replica, disk, Duration::ZERO);
+    }
+
+    fn settle_at(replica: &mut Replica, disk: &mut impl Disk, now: Duration) {
         let mut completions = Vec::new();
-        replica.pump(disk, Duration::ZERO);
+        replica.pump(disk, now);
         while replica.wal().in_flight() > 0 {
             disk.wait(&mut completions);
             for completion in completions.drain(..) {
                 replica.completed(completion.token, completion.result).unwrap();
             }
-            replica.pump(disk, Duration::ZERO);
+            replica.pump(disk, now);
         }
     }
 
@@ -491,11 +512,46 @@ mod tests {
 
     fn disk() -> MemoryDisk {
         let mut disk = MemoryDisk::new();
+        make_directories(&mut disk);
+        disk
+    }
+
+    fn make_directories(disk: &mut impl Disk) {
         for path in ["/data", "/data/member"] {
             disk.call(crate::io::disk::Operation::CreateDirectory { path: path.into() })
                 .unwrap();
         }
-        disk
+    }
+
+    /// A log that has no room for its next segment has no write in flight, and stands still all the same.
+    #[test]
+    fn a_log_without_room_stands_still() {
+        const SECOND: Duration = Duration::from_secs(1);
+        let mut disk = FaultyDisk::new(1);
+        make_directories(&mut disk);
+        let (mut replica, _) = start(&mut disk, &Applied::default());
+        settle_at(&mut replica, &mut disk, SECOND);
+        let capacity = disk.volume().allocated();
+        disk.set_capacity(Some(capacity));
+        let mut now = 2 * SECOND;
+        // Three times what the segments hold that are there.
+        for _ in 0..60 {
+            replica.node().propose(vec![vec![b'v'; 100_000].into()]);
+            settle_at(&mut replica, &mut disk, now);
+            now += SECOND / 100;
+        }
+        assert!(!replica.wal().is_writing() && replica.wal().no_space());
+        now += 5 * SECOND;
+        settle_at(&mut replica, &mut disk, now);
+        assert_eq!(replica.writing_for(now), Duration::ZERO);
+        assert!(replica.stands_still_for(now) >= 5 * SECOND);
+        disk.set_capacity(None);
+        for _ in 0..10 {
+            now += SECOND;
+            settle_at(&mut replica, &mut disk, now);
+        }
+        assert_eq!(replica.stands_still_for(now), Duration::ZERO);
+        assert_eq!(committed(&mut replica).len(), 60);
     }
 
     #[test]

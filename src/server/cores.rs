@@ -321,6 +321,9 @@ async fn take_replies(
             return;
         }
         if stopping {
+            if replies.is_closed() {
+                connections.with(|api, net| api.log_core_ended(net));
+            }
             // Connections end without ringing this bell.
             serve::sleep(Duration::from_millis(2)).await;
         } else {

@@ -178,6 +178,22 @@ impl Watcher {
     }
 }
 
+/// Reads at a member that has to wait for its leader, again and again: whether one was told that the member stops, and
+/// not left without an answer, before one was answered.
+async fn is_told_of_the_end(address: String) -> bool {
+    let mut client = Roaming::new(vec![address], 0);
+    loop {
+        let read = client
+            .once::<pb::RangeResponse>(RANGE, &get("unwatched"), PATIENCE)
+            .await;
+        match read {
+            Ok(_) => return false,
+            Err(status) if status.message == "etcdserver: server stopped" => return true,
+            Err(_) => sleep(Duration::from_millis(20)).await,
+        }
+    }
+}
+
 /// A member is cut off from the others, not from its clients, and then gets their state. What is watched there goes
 /// on without a gap and without repetition.
 #[test]
@@ -216,8 +232,11 @@ fn watches_go_on_over_a_snapshot() {
             let before = sent_by(&cluster, 0) + sent_by(&cluster, 1);
             // What is on its way is lost with the streams.
             sleep(SILENCE).await;
+            let reader = tokio::spawn(is_told_of_the_end(cluster.members[2].address()));
+            sleep(Duration::from_millis(500)).await;
             proxies.mend();
             watcher.sees(&expected).await;
+            assert!(reader.await.expect("it reads"), "a read was left without an answer");
             let after = sent_by(&cluster, 0) + sent_by(&cluster, 1);
             assert!(after > before, "it caught up without a snapshot");
         }

@@ -1,8 +1,9 @@
 //! The node alone: what it promises about persistence, and what it makes of raft-rs's messages.
 
+use crate::limits::RAFT_UNCOMMITTED_BYTES_MAX;
 use crate::raft::node::{Node, Options, Proposed};
 use crate::raft::storage::{LogStorage, Position};
-use raft::eraftpb::{ConfState, HardState, Message, MessageType};
+use raft::eraftpb::{ConfState, Entry, HardState, Message, MessageType};
 
 /// A node with nothing in its log.
 fn node(voters: &[u64]) -> Node {
@@ -98,6 +99,41 @@ fn appends_begin_where_their_entries_do() {
         .map(|message| (message.index, message.entries[0].index))
         .collect();
     assert_eq!(begins, [(2, 3)], "{messages:?}");
+}
+
+/// What members pass on to a leader that commits nothing, again and again, is bounded.
+#[test]
+fn a_leader_holds_so_much_that_is_not_committed() {
+    let mut node = node(&[7, 8]);
+    node.campaign().unwrap();
+    drain(&mut node);
+    let mut vote = Message {
+        from: 8,
+        to: 7,
+        term: 1,
+        ..Default::default()
+    };
+    vote.set_msg_type(MessageType::MsgRequestVoteResponse);
+    node.step(vote);
+    drain(&mut node);
+    // All share these bytes.
+    let entry = Entry {
+        data: vec![b'v'; 1 << 20].into(),
+        ..Default::default()
+    };
+    for _ in 0..2 * (RAFT_UNCOMMITTED_BYTES_MAX >> 20) {
+        let mut proposal = Message {
+            from: 8,
+            to: 7,
+            entries: vec![entry.clone()],
+            ..Default::default()
+        };
+        proposal.set_msg_type(MessageType::MsgPropose);
+        node.step(proposal);
+        drain(&mut node);
+    }
+    assert!(node.is_leader());
+    assert!(node.last_index() << 20 <= RAFT_UNCOMMITTED_BYTES_MAX + (2 << 20));
 }
 
 #[test]
