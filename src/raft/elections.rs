@@ -1,15 +1,15 @@
 //! When a member stands for election.
 //!
-//! raft has each member draw between one and two election time-outs, so that those who lose their leader seldom stand at
-//! once. Members that know who led need not draw: they stand in turn, in the order of their ids from the leader's on.
+//! raft has each member draw between one and two election time-outs, so that those who lose their leader seldom stand
+//! at once. Members that know who led need not draw: they stand in turn, in the order of their ids from the leader's on.
 //! The first one does so as soon as the others may answer it, the later ones only if that comes to nothing. Whoever
 //! knows of no leader (at a start, or after an election that nobody won) draws as raft does. Promises: no earlier than
 //! raft would; who may win and who may vote is raft's affair alone.
 
 use super::node::Node;
 
-/// Ticks from one turn to the next. Members' ticks fall at different moments, so that up to one of them is lost; what is
-/// left is time for the first to be heard of.
+/// Ticks from one turn to the next. Members' ticks fall at different moments, so that up to one of them is lost; what
+/// is left is time for the first to be heard of.
 const TURN_TICKS: usize = 2;
 
 impl Node {
