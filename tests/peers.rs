@@ -3,8 +3,13 @@
 
 mod support;
 
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 use support::http::request;
-use support::server::{Program, Server};
+use support::server::{Part, Program, Server};
 
 #[test]
 fn peers_are_told_version_and_members() {
@@ -37,6 +42,52 @@ fn peers_are_told_version_and_members() {
         let refused = channel.call::<ringd::proto::etcdserverpb::PutResponse>(support::etcd::PUT, &put);
         assert!(refused.await.is_err());
     });
+}
+
+/// Waits until a server's log says something.
+fn wait_for(server: &Server, said: &[&str]) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !server
+        .log()
+        .lines()
+        .any(|line| said.iter().all(|said| line.contains(said)))
+    {
+        assert!(Instant::now() < deadline, "no {said:?} in {}", server.log());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// A peer that can't be reached is told from one that answers and knows nothing of this member.
+#[test]
+fn a_peer_that_refuses_is_there() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let other = listener.local_addr().expect("its address");
+    let ends = Arc::new(AtomicBool::new(false));
+    let refusing = std::thread::spawn({
+        let ends = ends.clone();
+        move || {
+            for stream in listener.incoming().take_while(|_| !ends.load(Ordering::SeqCst)) {
+                let mut stream = stream.expect("a connection");
+                let _ = stream.read(&mut [0; 4096]);
+                let _ = stream.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+            }
+        }
+    });
+    let mut server = Server::prepare(Program::Ringd, &["--cores=1", "--memory-budget=64MiB"]);
+    server.set_part(Part {
+        name: "one".to_string(),
+        members: format!("one=http://{},two=http://{other}", server.peer_address()),
+        joins: false,
+    });
+    server.spawn().expect("it starts");
+    wait_for(
+        &server,
+        &["peer is there and refuses this member", "it does not know this member"],
+    );
+    ends.store(true, Ordering::SeqCst);
+    let _ = TcpStream::connect(other);
+    refusing.join().expect("it ends");
+    wait_for(&server, &["peer can't be reached", "connecting to"]);
 }
 
 #[cfg(feature = "blackbox")]

@@ -110,6 +110,19 @@ fn the_start_tells_cores_and_memory() {
     }
 }
 
+#[test]
+fn a_memory_budget_beyond_the_machine_is_warned_of() {
+    let budget = format!("--memory-budget={}", 1u64 << 50);
+    let server = Server::start(Program::Ringd, &["--cores=1", &budget]);
+    let log = server.log();
+    assert!(
+        log.contains("--memory-budget=1125899906842624 is more than the"),
+        "{log}"
+    );
+    let server = Server::start(Program::Ringd, &["--cores=1", "--memory-budget=64MiB"]);
+    assert!(!server.log().contains("is more than the"), "{}", server.log());
+}
+
 /// As under `taskset`: the mask is inherited.
 #[test]
 fn no_thread_leaves_the_mask_of_the_process() {

@@ -36,6 +36,11 @@ impl Budget {
         Budget::shares(total, config.max_request_bytes)
     }
 
+    /// What there is to be said of the budget that was asked for, if the machine has less.
+    pub fn warning(config: &Config) -> Option<String> {
+        beyond(config.memory_budget, memory_of_this_machine())
+    }
+
     fn shares(total: u64, max_request_bytes: usize) -> Budget {
         let share = |parts: u64| usize::try_from(total / 32 * parts).unwrap_or(usize::MAX);
         let message = max_request_bytes.saturating_add(GRPC_OVERHEAD_BYTES);
@@ -59,6 +64,15 @@ impl Budget {
             reads: share(4).max(message.saturating_mul(2)),
         }
     }
+}
+
+fn beyond(asked: u64, machine: u64) -> Option<String> {
+    (asked > machine).then(|| {
+        format!(
+            "--memory-budget={asked} is more than the {machine} bytes that this machine or its cgroup has: the process \
+             may be killed before its shares are used up; give less, or leave it out for half of what there is"
+        )
+    })
 }
 
 /// RAM or the cgroup's limit, whichever is less.
@@ -100,6 +114,17 @@ mod tests {
             assert!(sum(&budget) <= total, "{total}: {budget:?}");
             assert!(budget.log_core.checkpoint_at < budget.log_core.unstored_max);
         }
+    }
+
+    #[test]
+    fn a_budget_beyond_the_machine_is_said() {
+        assert_eq!(beyond(0, 1 << 30), None);
+        assert_eq!(beyond(1 << 30, 1 << 30), None);
+        let said = beyond((1 << 30) + 1, 1 << 30).unwrap();
+        assert!(
+            said.contains("--memory-budget=1073741825 is more than the 1073741824 bytes"),
+            "{said}"
+        );
     }
 
     #[test]

@@ -153,6 +153,9 @@ pub fn run(config: &Config) -> Result<(), ServerError> {
     let allowance = Allowance::of_this_process().map_err(system("ask which CPUs may be used"))?;
     let roles = assign((config.cores > 0).then_some(config.cores), &allowance)?;
     let budget = Budget::of(config);
+    if let Some(warning) = Budget::warning(config) {
+        tracing::warn!("{warning}");
+    }
     logging::tell_resources(&roles, &budget);
     let listeners = listen(config)?;
     let (ends, ended) = mpsc::channel();

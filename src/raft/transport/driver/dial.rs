@@ -25,7 +25,7 @@ pub(super) enum DialError {
     #[error("it says that this member was removed from the cluster")]
     Removed,
     /// The peer does not know this member.
-    #[error("it does not know this member yet")]
+    #[error("it does not know this member: it has not heard yet that this one was added")]
     Unknown,
     /// It refuses this member's version or cluster.
     #[error("it refuses this member: {0}")]
@@ -39,6 +39,14 @@ pub(super) enum DialError {
     /// There are to be no more connections.
     #[error("stopped")]
     Stopped,
+}
+
+impl DialError {
+    /// Whether the peer is there and has said no: then what is to be looked at is not the way to it.
+    pub fn is_refusal(&self) -> bool {
+        use DialError::{NoStreams, Refused, Removed, Status, Unknown};
+        matches!(self, Removed | Unknown | Refused(_) | Status { .. } | NoStreams(_))
+    }
 }
 
 /// A connection to a peer, for one request after the other.

@@ -1,6 +1,7 @@
 //! One peer: what is to be sent to it, whether it is active, its connections.
 
 use super::connections::Connections;
+use super::dial::DialError;
 use super::url::Picker;
 use super::{Inner, pipeline, probe, read};
 use crate::limits::transport as limits;
@@ -13,6 +14,9 @@ use std::cell::{Cell, RefCell};
 use std::fmt::Display;
 use std::rc::Rc;
 use std::time::Instant;
+
+/// Of a peer to which there is no connection, or one that broke.
+const UNREACHABLE: &str = "peer can't be reached";
 
 /// A peer. Its tasks hold it; they end when its connections are ended.
 pub(super) struct Peer {
@@ -131,8 +135,23 @@ impl Peer {
         }
     }
 
-    /// Something did not come through. Said once, and again when the peer is away for another reason.
+    /// A request did not come through, or the peer refused it.
+    pub fn dial_failed(&self, source: &str, action: &str, error: &DialError) {
+        let text = if error.is_refusal() {
+            "peer is there and refuses this member"
+        } else {
+            UNREACHABLE
+        };
+        self.away(source, action, error, text);
+    }
+
+    /// Something did not come through.
     pub fn deactivate(&self, source: &str, action: &str, reason: &dyn Display) {
+        self.away(source, action, reason, UNREACHABLE);
+    }
+
+    /// Said once, and again when the peer is away for another reason; with `text` if it was not active before.
+    fn away(&self, source: &str, action: &str, reason: &dyn Display, text: &str) {
         if self.is_stopped() {
             return;
         }
@@ -147,7 +166,7 @@ impl Peer {
                 "peer became inactive (message send to peer failed)"
             );
         } else if *self.told.borrow() != reason.to_string() {
-            tracing::warn!("peer-id" = format!("{:x}", self.id), error, "peer can't be reached");
+            tracing::warn!("peer-id" = format!("{:x}", self.id), error, "{text}");
         }
         *self.told.borrow_mut() = reason.to_string();
     }

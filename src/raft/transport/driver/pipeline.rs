@@ -38,7 +38,7 @@ async fn work(peer: Rc<Peer>) {
                     peer.urls.borrow_mut().failed(&url);
                 }
                 peer.counters().sent_failures.add(1);
-                peer.deactivate(Way::Pipeline.name(), "write", &error);
+                peer.dial_failed(Way::Pipeline.name(), "write", &error);
                 peer.unreachable();
                 if matches!(error, DialError::Removed) {
                     peer.inner.told_removed(peer.id);

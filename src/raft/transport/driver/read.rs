@@ -29,7 +29,7 @@ pub(super) async fn run(peer: Rc<Peer>, way: Way) {
                 if matches!(error, DialError::Removed) {
                     peer.inner.told_removed(peer.id);
                 }
-                peer.deactivate(way.name(), "dial", &error);
+                peer.dial_failed(way.name(), "dial", &error);
             }
         }
         serve::sleep(limits::DIAL_PAUSE).await;

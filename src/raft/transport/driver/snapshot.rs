@@ -58,7 +58,7 @@ pub(super) async fn run(peer: Rc<Peer>, message: Message, mut source: Box<dyn Sn
             if matches!(error, DialError::Removed) {
                 peer.inner.told_removed(peer.id);
             }
-            peer.deactivate("sendMsgSnap", "post", &error);
+            peer.dial_failed("sendMsgSnap", "post", &error);
             peer.unreachable();
             peer.inner.sink.snapshot_sent(peer.id, false);
         }
