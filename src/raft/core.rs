@@ -393,6 +393,7 @@ impl LogCore {
             self.expire_reads(now);
             self.give_up_forwarded(now);
             self.leave_if_stalled(now);
+            self.leave_if_full(now);
         }
         while self.next_tick <= now {
             self.replica.node().tick();

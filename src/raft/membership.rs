@@ -66,6 +66,8 @@ pub(super) struct MemberChanges {
     transfer: Option<Transfer>,
     /// Members whose messages come through, and since when.
     connected: BTreeMap<u64, Duration>,
+    /// Since when there has been no room for a checkpoint without which nothing more is applied.
+    cannot_apply_since: Option<Duration>,
     /// When this member was seen to be removed.
     removed_at: Option<Duration>,
     /// Until when a member that stops waits for another to lead.
@@ -493,6 +495,31 @@ impl LogCore {
                 "hands leadership over, for its log stands still"
             );
             self.replica.node().transfer_leader(*to);
+        }
+    }
+
+    /// A leader without room that has applied as much as it may until there is some hands leadership over: its log may
+    /// have room for long, and what others pass on to it would gather here. To whom comes next by id, for that one may
+    /// be no better off.
+    pub(super) fn leave_if_full(&mut self, now: Duration) {
+        if !self.applier.no_space || !self.is_saturated() {
+            self.changes.cannot_apply_since = None;
+            return;
+        }
+        let since = *self.changes.cannot_apply_since.get_or_insert(now);
+        let (own, node) = (self.member_id, self.replica.node());
+        if now < since + self.options.election_timeout || !node.is_leader() || node.transferee().is_some() {
+            return;
+        }
+        let committed = node.commit_index();
+        let others = self.followers().filter(|(matched, _)| *matched >= committed);
+        let next = others.min_by_key(|(_, id)| (*id < own, *id));
+        if let Some((_, to)) = next {
+            tracing::warn!(
+                to = format_args!("{to:x}"),
+                "hands leadership over, for there is no room to apply more"
+            );
+            self.replica.node().transfer_leader(to);
         }
     }
 

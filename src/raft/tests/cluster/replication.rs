@@ -146,6 +146,22 @@ fn a_leader_whose_log_stands_still_hands_leadership_over() {
 }
 
 #[test]
+fn a_leader_without_room_to_apply_hands_leadership_over() {
+    let mut cluster = Cluster::new(&[1, 2, 3]);
+    let leader = cluster.elect();
+    assert_eq!(cluster.put(leader, "a"), 2);
+    cluster.wait("another leads", |cluster| {
+        let core = &mut cluster.up.get_mut(&leader).unwrap().core;
+        // Until the turn's checkpoint, which finds room here.
+        core.applier.no_space = true;
+        core.dirty_bytes = 1 << 40;
+        matches!(cluster.leaders()[..], [other] if other != leader)
+    });
+    let second = cluster.elect();
+    assert_eq!(cluster.put(second, "b"), 3);
+}
+
+#[test]
 fn a_leader_leads_on_when_all_disks_stall() {
     let mut cluster = Cluster::new(&[1, 2, 3]);
     let leader = cluster.elect();
