@@ -117,8 +117,8 @@ impl Api {
     }
 
     /// The log core has ended, perhaps because the member begins anew with another one's state: gives up what waits for
-    /// it. Nobody else can answer, and connections end when their calls have. What is asked on that occasion is left for
-    /// the next call.
+    /// it. Nobody else can answer, and connections end when their calls have. What is asked on that occasion is left
+    /// for the next call.
     pub fn log_core_ended(&mut self, net: &mut Net) {
         let keys: Vec<usize> = self.asking.waiting.iter().map(|(key, _)| key).collect();
         for key in keys {

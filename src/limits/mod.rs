@@ -33,8 +33,8 @@ pub const RAFT_CATCHUP_BYTES_MAX: usize = 64 << 20;
 pub const SNAPSHOT_CATCHUP_WINDOWS: usize = 2;
 /// How long a member that has received a snapshot may take to go on from there, as etcd has it.
 pub const SNAPSHOT_CATCHUP_TIME: std::time::Duration = std::time::Duration::from_secs(30);
-/// Bytes of entries that a leader has appended and that are not committed, above which it appends no more. More than its
-/// own clients and those of four others may have under way; without a majority others give up and come again.
+/// Bytes of entries that a leader has appended and that are not committed, above which it appends no more. More than
+/// its own clients and those of four others may have under way; without a majority others give up and come again.
 pub const RAFT_UNCOMMITTED_BYTES_MAX: u64 = 512 << 20;
 /// Bytes of entries that a follower holds and has not applied, above which it takes no more.
 pub const RAFT_UNAPPLIED_BYTES_MAX: usize = 128 << 20;
@@ -82,8 +82,8 @@ pub const PAGE_READS_IN_FLIGHT: usize = 64;
 pub const ACCEPT_BACKLOG: i32 = 4096;
 /// Connections on their way from the accepting thread to one serve core.
 pub const ACCEPTED_QUEUE: usize = 1024;
-/// Descriptors that no client's connection may take, and no more than one in so many of all: the log's segments, the page
-/// file, snapshots and connections to other members need some. Connections of peers may take half of them.
+/// Descriptors that no client's connection may take, and no more than one in so many of all: the log's segments, the
+/// page file, snapshots and connections to other members need some. Connections of peers may take half of them.
 pub const DESCRIPTORS_KEPT: u64 = 128;
 pub const DESCRIPTORS_KEPT_PART: u64 = 4;
 /// Time between two warnings that connections can't be accepted.

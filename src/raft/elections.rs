@@ -1,8 +1,8 @@
 //! When a member stands for election.
 //!
 //! raft has each member draw between one and two election time-outs, so that those who lose their leader seldom stand
-//! at once. Members that know who led need not draw: they stand in turn, in the order of their ids from the leader's on.
-//! The first one does so as soon as the others may answer it, the later ones only if that comes to nothing. Whoever
+//! at once. Members that know who led need not draw: they stand in turn, in the order of their ids from the leader's
+//! on. The first one does so as soon as the others may answer it, the later ones only if that comes to nothing. Whoever
 //! knows of no leader (at a start, or after an election that nobody won) draws as raft does. Promises: no earlier than
 //! raft would; who may win and who may vote is raft's affair alone.
 

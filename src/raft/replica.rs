@@ -262,8 +262,8 @@ impl Replica {
             .map_or(Duration::ZERO, |since| now.saturating_sub(since))
     }
 
-    /// For how long the log has made nothing durable of what waits for that: its disk stalls, or has no room for the next
-    /// segment.
+    /// For how long the log has made nothing durable of what waits for that: its disk stalls, or has no room for the
+    /// next segment.
     pub fn stands_still_for(&self, now: Duration) -> Duration {
         match self.waiting.is_empty() {
             true => Duration::ZERO,

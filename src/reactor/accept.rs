@@ -1,7 +1,7 @@
 //! Accepting connections: one thread takes them from all listeners and hands each to the least loaded serve core.
 //!
-//! Some of the process's descriptors are kept free: a log that can't open its next segment is the end of the member, and
-//! whoever opens connections without end shall not bring that about, nor keep other members out.
+//! Some of the process's descriptors are kept free: a log that can't open its next segment is the end of the member,
+//! and whoever opens connections without end shall not bring that about, nor keep other members out.
 //!
 //! Load is recent work, not the number of connections: the share of a CPU that a core used of late, plus what the
 //! connections given to it since then are expected to add. Cores that are equally busy get connections in turn.
