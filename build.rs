@@ -1,4 +1,5 @@
-//! Compiles `proto/*.proto` to Rust without a system protoc, and to a table of which field is of which type.
+//! Compiles `proto/*.proto` to Rust without a system protoc, and to a table of which field is of which type;
+//! and has the linker lead the making of the executor's rings to `reactor::serve`.
 
 use std::{collections::BTreeSet, env, error::Error, fmt::Write, fs, path::PathBuf};
 
@@ -8,6 +9,8 @@ const UNUSED_FIELD: i32 = 15;
 fn main() -> Result<(), Box<dyn Error>> {
     let files = ["rpc.proto", "raft_internal.proto", "lease.proto", "health.proto"];
     println!("cargo:rerun-if-changed=proto");
+    // See src/reactor/serve/setup.rs.
+    println!("cargo:rustc-link-arg=-Wl,--wrap=__sys_io_uring_setup");
     let descriptors = protox::compile(files, ["proto"])?;
     let directory = PathBuf::from(env::var("OUT_DIR")?);
     let messages = descriptors.file.iter().flat_map(|file| {

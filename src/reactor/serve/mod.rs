@@ -7,6 +7,7 @@ mod bell;
 mod core;
 mod files;
 mod notify;
+mod setup;
 mod stream;
 mod watchdog;
 
