@@ -3,6 +3,9 @@
 
 mod support;
 
+#[path = "hostile/bytes.rs"]
+mod bytes;
+
 use std::{
     io::{Read, Write},
     net::{Shutdown, TcpStream},
@@ -14,6 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use bytes::{call, connect, large_entry, push, unary};
 use prost::Message;
 use rand::{Rng, RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -181,51 +185,6 @@ fn settled(server: &Server, before: Usage, stored: u64) -> Usage {
         }
         thread::sleep(Duration::from_millis(100));
     }
-}
-
-/// The header list of a call.
-fn call(path: &str) -> Vec<(&[u8], &[u8])> {
-    vec![
-        (b":method", b"POST"),
-        (b":scheme", b"http"),
-        (b":path", path.as_bytes()),
-        (b":authority", b"x"),
-        (b"content-type", b"application/grpc"),
-        (b"te", b"trailers"),
-    ]
-}
-
-/// The frames of a unary call.
-fn unary(stream: u32, path: &str, message: &[u8]) -> Vec<u8> {
-    let mut bytes = frames::header_frames(stream, &call(path), false);
-    bytes.extend(frames::frame(
-        frames::DATA,
-        frames::END_STREAM,
-        stream,
-        &grpc::frame(message),
-    ));
-    bytes
-}
-
-/// A header block with one field of 3900 bytes, which enters the table.
-fn large_entry() -> Vec<u8> {
-    let mut block = vec![0x40, 1, b'a', 0x7f];
-    prost::encoding::encode_varint(3900 - 0x7f, &mut block);
-    block.resize(block.len() + 3900, b'x');
-    block
-}
-
-fn connect(server: &Server) -> Raw {
-    Raw::connect(&server.address()).expect("a connection")
-}
-
-/// Sends and reads nothing, until the server has had enough or all is sent.
-fn push(raw: &mut Raw, bytes: &[u8]) -> bool {
-    let socket = raw.socket();
-    socket
-        .set_write_timeout(Some(Duration::from_millis(500)))
-        .expect("a time-out");
-    raw.send(bytes).is_ok()
 }
 
 #[test]

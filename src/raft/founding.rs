@@ -1,6 +1,7 @@
 //! How a log begins: with the membership changes that add a cluster's founders, as etcd writes them, or with nothing.
 
-use super::replica::{Founder, ReplicaError, make_durable, to_wal, wal_state};
+use super::logged::{to_wal, wal_state};
+use super::replica::{Founder, ReplicaError, make_durable};
 use super::storage::{LogStorage, Position};
 use crate::io::disk::Disk;
 use crate::wal;

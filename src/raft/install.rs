@@ -8,8 +8,9 @@
 use super::boot::{Boot, BootError, applied};
 use super::core::{Fatal, LogCore};
 use super::directory::{INSTALLING_FILE, PAGE_FILE, RECEIVED_FILE, SNAPSHOT_FILE};
+use super::logged::wal_state;
 use super::messages::ToPeers;
-use super::replica::{Applied, ReplicaError, ReplicaOptions, make_durable, wal_state};
+use super::replica::{Applied, ReplicaError, ReplicaOptions, make_durable};
 use super::storage::Position;
 use crate::io::disk::{Disk, DiskError, Operation};
 use crate::limits::INSTALLED_MEMBER_STAYS;

@@ -19,6 +19,7 @@ pub mod install;
 pub mod intake;
 mod loader;
 pub mod log_lost;
+mod logged;
 mod membership;
 pub mod memory;
 pub mod messages;

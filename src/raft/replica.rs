@@ -8,6 +8,7 @@
 use super::alone;
 use super::counters::Counters;
 use super::founding::{found, founded_by};
+use super::logged::{from_wal, to_wal, wal_state};
 use super::node::{Node, Options};
 use super::storage::{LogStorage, Position};
 use crate::io::disk::{Disk, DiskError, Outcome};
@@ -15,7 +16,7 @@ use crate::limits::LOG_WRITE_SLOW;
 use crate::metrics::Histogram;
 use crate::wal;
 use bytes::Bytes;
-use raft::eraftpb::{ConfState, Entry, HardState};
+use raft::eraftpb::{ConfState, HardState};
 use std::collections::VecDeque;
 use std::path::Path;
 use std::time::Duration;
@@ -404,33 +405,6 @@ pub(super) fn make_durable<D: Disk>(
         }
     }
     Ok(())
-}
-
-pub(super) fn to_wal(entry: Entry) -> wal::Entry {
-    wal::Entry {
-        kind: entry.entry_type as u64,
-        term: entry.term,
-        index: entry.index,
-        data: entry.data,
-    }
-}
-
-fn from_wal(entry: &wal::Entry) -> Entry {
-    Entry {
-        entry_type: entry.kind as i32,
-        term: entry.term,
-        index: entry.index,
-        data: entry.data.clone(),
-        ..Default::default()
-    }
-}
-
-pub(super) fn wal_state(state: &HardState) -> wal::HardState {
-    wal::HardState {
-        term: state.term,
-        vote: state.vote,
-        commit: state.commit,
-    }
 }
 
 #[cfg(test)]

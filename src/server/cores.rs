@@ -133,16 +133,7 @@ impl Cores {
         let (peer_port, seat) = peer_mailboxes(log_bell, &bells[PEER_CORE]);
         let mut peers = Some((local(config, member.identity), seat));
         let mut compared = compared.map(|ends| (member.members.clone(), ends));
-        let mut cores = Cores {
-            serving: Vec::new(),
-            targets: Vec::new(),
-            ports: Ports {
-                cores: Vec::new(),
-                peers: peer_port,
-            },
-            stops: Vec::new(),
-            acceptor_bell,
-        };
+        let mut cores = Cores::none(peer_port, acceptor_bell);
         let registry = Arc::new(Api::registry(roles.serve.len()));
         let settings = Settings {
             peers: life.peer_counters.clone(),
@@ -190,6 +181,19 @@ impl Cores {
             cores.stops.push(StopCore { flag: stop, bell });
         }
         Ok(cores)
+    }
+
+    fn none(peers: PeerPort, acceptor_bell: Doorbell) -> Cores {
+        Cores {
+            serving: Vec::new(),
+            targets: Vec::new(),
+            ports: Ports {
+                cores: Vec::new(),
+                peers,
+            },
+            stops: Vec::new(),
+            acceptor_bell,
+        }
     }
 }
 
