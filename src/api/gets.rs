@@ -5,11 +5,9 @@
 
 use super::answer;
 use super::confirm::Read;
-use super::error;
 use super::kv::readable;
 use super::records;
 use super::service::{Api, Caller};
-use crate::grpc::Status;
 use crate::limits::{API_DIRECT_BYTES, API_HEADER_BYTES, API_PART_BYTES};
 use crate::mvcc::index::Pinned;
 use crate::mvcc::record::KeyValueView;
@@ -60,17 +58,16 @@ impl Api {
                 self.warm(&pinned, together);
             }
             for (caller, request) in together {
-                let result = match self.answer_get(net, *caller, request, &pinned, &header) {
-                    Ok(false) => self.range_in(net, *caller, request, &pinned),
-                    other => other.map(|_| ()),
-                };
-                self.fail_if(net, *caller, result);
+                if !self.answer_get(net, *caller, request, &pinned, &header) {
+                    let result = self.range_in(net, *caller, request, &pinned);
+                    self.fail_if(net, *caller, result);
+                }
             }
         }
     }
 
     /// Answers a get that shows a record as it is, and has it in memory: what `range_in` would answer, by a shorter
-    /// way. Whether it did.
+    /// way. Whether it did; what is refused, or has to be loaded, or can't be read, goes the longer way.
     fn answer_get(
         &mut self,
         net: &mut Net,
@@ -78,29 +75,28 @@ impl Api {
         request: &RangeRequest,
         pinned: &Pinned<'_, View>,
         header: &[u8],
-    ) -> Result<bool, Status> {
-        if !shows_a_record(request) {
-            return Ok(false);
-        }
+    ) -> bool {
         let view = pinned.view();
-        let at_main = readable(view)
-            .resolve(request.revision)
-            .map_err(|error| error::status(&error))?;
+        let Ok(at_main) = readable(view).resolve(request.revision) else {
+            return false;
+        };
+        if !shows_a_record(request) {
+            return false;
+        }
         let Some(meta) = pinned.get(&request.key, at_main) else {
             self.reply_get(net, caller, header.len(), |out| out.extend_from_slice(header));
-            return Ok(true);
+            return true;
         };
         if let Some(record) = view.window.get(meta.revision) {
             let row = record.event();
-            return Ok(self.answer_row(net, caller, header, row.len(), |out| out.extend_from_slice(row)));
+            return self.answer_row(net, caller, header, row.len(), |out| out.extend_from_slice(row));
         }
-        // One that has to be loaded, or that can't be read, goes the longer way.
         let id = records::record_id(meta.revision);
         let Ok(Some(record)) = view.pages.record(&mut self.pages.cache(), id) else {
-            return Ok(false);
+            return false;
         };
         let fields = KeyValueView::of_stored(&record.view());
-        Ok(self.answer_row(net, caller, header, fields.encoded_length(), |out| fields.encode(out)))
+        self.answer_row(net, caller, header, fields.encoded_length(), |out| fields.encode(out))
     }
 
     /// Answers with a row of `row_length` bytes, which `write` appends, if it may be answered at once; whether it did.
