@@ -76,13 +76,13 @@ impl Api {
         pinned: &Pinned<'_, View>,
         header: &[u8],
     ) -> bool {
+        if !shows_a_record(request) {
+            return false;
+        }
         let view = pinned.view();
         let Ok(at_main) = readable(view).resolve(request.revision) else {
             return false;
         };
-        if !shows_a_record(request) {
-            return false;
-        }
         let Some(meta) = pinned.get(&request.key, at_main) else {
             self.reply_get(net, caller, header.len(), |out| out.extend_from_slice(header));
             return true;
